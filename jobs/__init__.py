@@ -1,0 +1,1 @@
+"""Flink jobs, one module each, and what wires and operates them."""

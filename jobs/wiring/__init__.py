@@ -1,0 +1,1 @@
+"""What every job is wired with: settings, environment, sources, sinks, topics, the Java runtime."""

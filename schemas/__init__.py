@@ -1,0 +1,1 @@
+"""The wire format: events, decisions, their codec and their topics."""

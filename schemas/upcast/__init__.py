@@ -1,0 +1,79 @@
+"""Bringing events of other schema versions to the one version that folds see.
+
+One step a version, applied to the decoded message at the edge. A step knows its two versions and nothing else. Events
+newer than this reader are read as they are where the major version is the same and every field that they mark as critical
+is known here: dropping the others loses nothing that the producer called needed. All else is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from schemas.events import SCHEMA_VERSION
+from schemas.gen.headrace.v1.events_pb2 import Event as WireEvent
+from schemas.upcast import v1_0_to_v1_1
+
+
+class Step(NamedTuple):
+    """The version that a step leads to, and the change itself, made in place."""
+
+    to_version: str
+    apply: Callable[[WireEvent], None]
+
+
+STEPS: Final[Mapping[str, Step]] = {
+    "1.0": Step("1.1", v1_0_to_v1_1.upcast),
+}
+"""major.minor of an event -> the step that leads on from it. Patch versions never change meaning."""
+
+
+class UnsupportedVersionError(ValueError):
+    """An event that can be brought to the current version neither way."""
+
+
+def _minor(version: str) -> tuple[int, int]:
+    try:
+        major, minor, *_ = version.split(".")
+        return int(major), int(minor)
+    except ValueError:
+        raise UnsupportedVersionError(
+            f"schema version {version!r} is not a semantic version such as {SCHEMA_VERSION}"
+        ) from None
+
+
+CURRENT: Final = _minor(SCHEMA_VERSION)
+_KNOWN_FIELDS: Final = frozenset(field.number for field in WireEvent.DESCRIPTOR.fields)
+
+
+def to_current(event: WireEvent) -> None:
+    """Bring `event` to SCHEMA_VERSION, in place. Raises UnsupportedVersionError, and then the event is unchanged."""
+    version = _minor(event.schema_version)
+    if version == CURRENT:
+        return
+    if version > CURRENT:
+        _accept_newer(event, version)
+        return
+    name = f"{version[0]}.{version[1]}"
+    if name not in STEPS:
+        raise UnsupportedVersionError(
+            f"schema version {event.schema_version!r} is not supported; known are {', '.join(STEPS)} "
+            f"and {SCHEMA_VERSION}"
+        )
+    while name in STEPS:
+        step = STEPS[name]
+        step.apply(event)
+        name = step.to_version
+    event.schema_version = SCHEMA_VERSION
+
+
+def _accept_newer(event: WireEvent, version: tuple[int, int]) -> None:
+    if version[0] != CURRENT[0]:
+        raise UnsupportedVersionError(
+            f"schema version {event.schema_version!r} is of another major version than {SCHEMA_VERSION}; "
+            "upgrade this reader first"
+        )
+    unknown = sorted(set(event.critical_fields) - _KNOWN_FIELDS)
+    if unknown:
+        raise UnsupportedVersionError(
+            f"schema version {event.schema_version!r} marks fields {unknown} as critical, "
+            f"and a reader of {SCHEMA_VERSION} does not know them; upgrade this reader first"
+        )

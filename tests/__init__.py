@@ -1,0 +1,1 @@
+"""Tests, one package a kind."""

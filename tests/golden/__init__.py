@@ -1,0 +1,1 @@
+"""Recorded bytes and outputs that must not change."""

@@ -1,0 +1,1 @@
+"""Jobs against Kafka and Postgres."""

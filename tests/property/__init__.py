@@ -1,0 +1,1 @@
+"""Invariants under Hypothesis, each against an oracle of its own."""

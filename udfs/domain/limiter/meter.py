@@ -1,0 +1,201 @@
+"""One limit's level for one subject: a rolling window with an optional burst bucket.
+
+What counts against the limit at a time t is everything used in (t - window, t], everything reserved and not used yet, and
+debt. A reservation is counted until it is used or given back, however long the request runs, so no rolling window is
+overspent even if every running request uses all it was granted at the worst moment.
+
+**Error bound.** Uses less than `slot_us` (window / 60) after the first one of an entry are kept in that entry, and an entry
+leaves the window when its *latest* use does. So a use is held for less than `slot_us` longer than the exact window would
+hold it, never shorter: the limit is never exceeded, and at most 1/61 of the throughput is given up for keeping no more than
+62 entries. Uses at least `slot_us` apart are exact.
+
+**Debt.** Tokens that were generated although they did not fit (a chunk that overran its grant) are booked as soon as there
+is room for them again, at that very time; until then they keep others out. More than `MAX_DEBT_LIMITS` times the limit is
+written off, so that one wild producer can't lock a tenant out for good.
+
+**Burst.** The bucket is a leaky bucket as a meter (the generic cell rate algorithm of ITU-T I.371): what was taken and has
+not drained yet, at limit / window, is kept exactly, as whole tokens and a fraction of window_us-ths. No floats, no drift.
+
+Every function brings the meter to `now_us` first where that matters; times never go back (the caller's clock is monotone).
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from copy import copy
+
+import msgspec
+
+from udfs.domain.limiter.policy import Limit
+
+MAX_DEBT_LIMITS = 2
+
+
+class Meter(msgspec.Struct, array_like=True):
+    """State of one limit for one subject. Entry i was used from starts[i] to lasts[i], amounts[i] in all."""
+
+    starts: list[int] = []
+    lasts: list[int] = []
+    amounts: list[int] = []
+    used: int = 0
+    outstanding: int = 0
+    debt: int = 0
+    bucket_tokens: int = 0
+    bucket_fraction: int = 0
+    bucket_at_us: int = 0
+
+
+def is_idle(meter: Meter, limit: Limit, now_us: int) -> bool:
+    """Whether it could be forgotten and made anew without anyone noticing."""
+    advance(meter, limit, now_us)
+    bucket_is_full = limit.burst is None or not _undrained(meter, limit, now_us)
+    return bucket_is_full and not (meter.starts or meter.outstanding or meter.debt)
+
+
+def advance(meter: Meter, limit: Limit, now_us: int) -> None:
+    """Let what is older than the window go, and pay debt at the very time at which there is room."""
+    horizon_us = now_us - limit.window_us
+    lasts = meter.lasts
+    while lasts and lasts[0] <= horizon_us:
+        left_at_us = lasts.pop(0) + limit.window_us
+        meter.starts.pop(0)
+        meter.used -= meter.amounts.pop(0)
+        if meter.debt:
+            _pay_debt(meter, limit, left_at_us)
+
+
+def _pay_debt(meter: Meter, limit: Limit, now_us: int) -> None:
+    paid = min(meter.debt, limit.limit - meter.used - meter.outstanding)
+    if paid > 0:
+        meter.debt -= paid
+        _use(meter, limit, paid, now_us)
+
+
+def _use(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
+    meter.used += amount
+    starts = meter.starts
+    if starts and now_us - starts[-1] < limit.slot_us:
+        meter.amounts[-1] += amount
+        meter.lasts[-1] = now_us
+    else:
+        starts.append(now_us)
+        meter.lasts.append(now_us)
+        meter.amounts.append(amount)
+
+
+def _undrained(meter: Meter, limit: Limit, now_us: int) -> int:
+    """What was taken from the bucket and has not come back, in window_us-ths of a token."""
+    taken = meter.bucket_tokens * limit.window_us + meter.bucket_fraction
+    return max(taken - (now_us - meter.bucket_at_us) * limit.limit, 0)
+
+
+def _take_from_bucket(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
+    """Take `amount` tokens, or give them back where it is negative."""
+    if limit.burst is None:
+        return
+    taken = max(_undrained(meter, limit, now_us) + amount * limit.window_us, 0)
+    meter.bucket_tokens, meter.bucket_fraction = divmod(taken, limit.window_us)
+    meter.bucket_at_us = now_us
+
+
+def room(meter: Meter, limit: Limit, now_us: int) -> int:
+    """What could be taken now; never negative."""
+    advance(meter, limit, now_us)
+    left = limit.limit - meter.used - meter.outstanding - meter.debt
+    if limit.burst is not None:
+        left = min(left, limit.burst - -(-_undrained(meter, limit, now_us) // limit.window_us))
+    return max(left, 0)
+
+
+def reserve(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
+    """Set `amount` aside. The caller has made sure that there is room."""
+    meter.outstanding += amount
+    _take_from_bucket(meter, limit, amount, now_us)
+
+
+def draw(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
+    """Use `amount` of what was set aside."""
+    lasts = meter.lasts
+    if lasts and lasts[0] <= now_us - limit.window_us:
+        advance(meter, limit, now_us)
+    meter.outstanding -= amount
+    _use(meter, limit, amount, now_us)
+
+
+def release(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
+    """Give back `amount` of what was set aside and not used."""
+    advance(meter, limit, now_us)
+    meter.outstanding -= amount
+    _take_from_bucket(meter, limit, -amount, now_us)
+    if meter.debt:
+        _pay_debt(meter, limit, now_us)
+
+
+def overdraw(meter: Meter, limit: Limit, amount: int, now_us: int) -> int:
+    """Charge what was used without a reservation; returns how much of it was written off."""
+    advance(meter, limit, now_us)
+    booked = min(amount, max(limit.limit - meter.used - meter.outstanding - meter.debt, 0))
+    if booked:
+        _use(meter, limit, booked, now_us)
+    owed = meter.debt + amount - booked
+    meter.debt = min(owed, MAX_DEBT_LIMITS * limit.limit)
+    written_off = owed - meter.debt
+    _take_from_bucket(meter, limit, amount - written_off, now_us)
+    return written_off
+
+
+def refund(meter: Meter, limit: Limit, amount: int, used_at_us: int, now_us: int) -> None:
+    """Take back a use made at `used_at_us` or before. What has left the window by now has nothing to give back."""
+    advance(meter, limit, now_us)
+    _take_from_bucket(meter, limit, -amount, now_us)
+    paid = min(meter.debt, amount)
+    meter.debt -= paid
+    left = amount - paid
+    index = bisect_right(meter.starts, used_at_us) - 1
+    while left > 0 and index >= 0:
+        taken = min(left, meter.amounts[index])
+        meter.amounts[index] -= taken
+        meter.used -= taken
+        left -= taken
+        index -= 1
+    if meter.debt:
+        _pay_debt(meter, limit, now_us)
+
+
+def resets_at(meter: Meter, limit: Limit, now_us: int) -> int:
+    """When nothing used so far counts any more, were nothing else to happen."""
+    at_us = meter.lasts[-1] + limit.window_us if meter.lasts else now_us
+    if limit.burst is not None:
+        at_us = max(at_us, now_us - -_undrained(meter, limit, now_us) // limit.limit)
+    return max(at_us, now_us)
+
+
+def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, releases: Iterable[tuple[int, int]]) -> int:
+    """The first microsecond at which `amount` fits, were nothing else to happen than what is due anyway.
+
+    `releases`: (time, amount) at which reservations lapse, in order of time. `amount` is at most `limit.capacity`.
+    """
+    trial = copy(meter)
+    trial.starts, trial.lasts, trial.amounts = meter.starts[:], meter.lasts[:], meter.amounts[:]
+    pending = iter(releases)
+    next_release = next(pending, None)
+    at_us = now_us
+    while True:
+        advance(trial, limit, at_us)
+        fits_at_us: int | None = None
+        if trial.used + trial.outstanding + trial.debt + amount <= limit.limit:
+            fits_at_us = at_us
+            if limit.burst is not None:
+                above = _undrained(trial, limit, at_us) + (amount - limit.burst) * limit.window_us
+                fits_at_us = max(at_us, at_us - -above // limit.limit)
+        upcoming = [trial.lasts[0] + limit.window_us] if trial.lasts and limit.window_us else []
+        if next_release is not None:
+            upcoming.append(max(next_release[0], at_us))
+        next_us = min(upcoming, default=None)
+        if fits_at_us is not None and (next_us is None or fits_at_us <= next_us):
+            return fits_at_us
+        if next_us is None:
+            raise AssertionError(f"{limit.name}: {amount} can never fit into {limit.capacity}")
+        at_us = next_us
+        if next_release is not None and next_release[0] <= at_us:
+            release(trial, limit, next_release[1], at_us)
+            next_release = next(pending, None)

@@ -1,0 +1,163 @@
+"""What the limiter remembers of one tenant, and the bytes it is stored as."""
+
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+
+from udfs.domain.limiter.estimate import Lengths
+from udfs.domain.limiter.meter import Meter
+from udfs.domain.limiter.policy import Limit, LimiterPolicy
+
+RequestKey: TypeAlias = tuple[str, int]
+"""Request id and attempt."""
+
+MeterKey: TypeAlias = tuple[str, str]
+"""Name of the limit, and the tenant, key, user or model it counts ("" for the tenant itself)."""
+
+STATE_VERSION = 1
+
+
+class Phase(IntEnum):
+    """Where a request is in its life. The transitions stand in `limiter.TRANSITIONS`."""
+
+    UNKNOWN = 0
+    """Never heard of, or forgotten."""
+    EARLY = 1
+    """Its tokens came before its prompt."""
+    RUNNING = 2
+    """Admitted; what it may use is set aside."""
+    REVOKED = 3
+    """Told to stop; its end has not been seen yet."""
+    REFUSED = 4
+    """Throttled or rejected."""
+    EXPIRED = 5
+    """Silent for too long: settled, and counted again if it speaks again."""
+    ENDED = 6
+    """Settled for good."""
+
+
+class Request(msgspec.Struct, array_like=True):
+    """One attempt of one request. `granted + overdrawn = used + left + refunded`, at all times.
+
+    Prompt and completion each have what is set aside (`_left`) and what is used; which meters hold them is in
+    `prompt_meters` and `completion_meters`, and `slot_meters` are the concurrency limits it takes a place in.
+    """
+
+    phase: Phase
+    model: str = ""
+    last_us: int = 0
+    sequence: int = 0
+    ordinal: int = 0
+    streamed_tokens: int = 0
+    granted_tokens: int = 0
+    overdrawn_tokens: int = 0
+    refunded_tokens: int = 0
+    prompt_left: int = 0
+    prompt_used: int = 0
+    prompt_used_at_us: int = 0
+    completion_left: int = 0
+    completion_used: int = 0
+    completion_used_at_us: int = 0
+    prompt_meters: list[MeterKey] = []
+    completion_meters: list[MeterKey] = []
+    slot_meters: list[MeterKey] = []
+    holds_slots: bool = False
+    # The weighted prompt as it was asked for: what a completion without prompt usage is charged.
+    prompt_asked: int = 0
+    policy_id: str = ""
+    choices: int = 0
+
+    @property
+    def used_tokens(self) -> int:
+        """Charged so far."""
+        return self.prompt_used + self.completion_used
+
+    @property
+    def outstanding_tokens(self) -> int:
+        """Set aside and neither used nor given back."""
+        return self.prompt_left + self.completion_left
+
+
+LimitSignature: TypeAlias = tuple[int, int, bool, bool]
+"""Unit, level, counts prompt, counts completion: if one of these changes, it is another limit under the same name."""
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """The serialised form. A change of it is a new STATE_VERSION and a step in `UPGRADES`."""
+
+    tenant: str
+    requests: list[tuple[RequestKey, Request]]
+    ended: list[tuple[RequestKey, Request | None]]
+    meters: list[tuple[MeterKey, Meter]]
+    lengths: dict[str, Lengths]
+    signatures: dict[str, LimitSignature]
+    silence_timeout_us: int
+    due_us: int | None
+
+
+class TenantState:
+    """The state in use: the stored fields as dictionaries, and the policy they are bound to.
+
+    `due_us` is never later than the first moment at which a live request has been silent for too long.
+    """
+
+    __slots__ = (
+        "due_us",
+        "ended",
+        "lengths",
+        "limits",
+        "meters",
+        "policy",
+        "requests",
+        "signatures",
+        "silence_timeout_us",
+        "tenant",
+    )
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.requests: dict[RequestKey, Request] = {}
+        self.ended: dict[RequestKey, Request | None] = {}
+        self.meters: dict[MeterKey, Meter] = {}
+        self.lengths: dict[str, Lengths] = {}
+        self.signatures: dict[str, LimitSignature] = {}
+        self.silence_timeout_us = 0
+        self.due_us: int | None = None
+        # Bound by the first event after a start; not stored.
+        self.policy: LimiterPolicy | None = None
+        self.limits: dict[str, Limit] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Stored).decode
+
+
+def dump(state: TenantState) -> bytes:
+    """The bytes of a state, in the form of STATE_VERSION."""
+    return _encode(
+        Stored(
+            tenant=state.tenant,
+            requests=list(state.requests.items()),
+            ended=list(state.ended.items()),
+            meters=list(state.meters.items()),
+            lengths=state.lengths,
+            signatures=state.signatures,
+            silence_timeout_us=state.silence_timeout_us,
+            due_us=state.due_us,
+        )
+    )
+
+
+def load(stored: bytes) -> TenantState:
+    """The state that `dump` wrote. Raises msgspec.DecodeError where the bytes are not such a state."""
+    read = _decode(stored)
+    state = TenantState(read.tenant)
+    state.requests = dict(read.requests)
+    state.ended = dict(read.ended)
+    state.meters = dict(read.meters)
+    state.lengths = read.lengths
+    state.signatures = read.signatures
+    state.silence_timeout_us = read.silence_timeout_us
+    state.due_us = read.due_us
+    return state

@@ -1,0 +1,1 @@
+"""The Flink glue: the keyed fold and the adapters around it."""

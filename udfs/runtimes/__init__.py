@@ -1,0 +1,1 @@
+"""Model runtimes, used by operators alone."""
