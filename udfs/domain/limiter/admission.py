@@ -1,7 +1,6 @@
 """May this request run? Reserve for it, or say when it could be asked again."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from schemas.decisions import (
     BoundLimit,
@@ -9,7 +8,6 @@ from schemas.decisions import (
     DecisionKind,
     DecisionMode,
     DecisionReason,
-    LimitLevel,
     LimitUnit,
 )
 from schemas.events import PromptSubmitted
@@ -18,7 +16,7 @@ from udfs.domain.limiter import ledger
 from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter.estimate import expected_completion
 from udfs.domain.limiter.meter import Meter
-from udfs.domain.limiter.policy import Limit, LimiterPolicy
+from udfs.domain.limiter.policy import MAX_WINDOW_US, Limit, LimiterPolicy
 from udfs.domain.limiter.state import MeterKey, Phase, Request, TenantState
 from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible, weighted_prompt_tokens
 
@@ -31,14 +29,8 @@ class Need(NamedTuple):
     is_bound: bool
 
 
-class Claim(NamedTuple):
-    """What a request would take from one limit, and what there is."""
-
-    key: MeterKey
-    limit: Limit
-    meter: Meter
-    amount: int
-    room: int
+Claim: TypeAlias = tuple[MeterKey, Limit, Meter, int, int]
+"""What a request would take from one limit: its meter, the amount, and the room there is."""
 
 
 class Refusal(NamedTuple):
@@ -63,18 +55,15 @@ def bound_limit(limit: Limit, key: MeterKey, meter: Meter, remaining: int, now_u
     )
 
 
-def subjects_of(state: TenantState, event: PromptSubmitted) -> dict[LimitLevel, str]:
-    """Who the request counts as, at each level."""
-    return {
-        LimitLevel.TENANT: state.tenant,
-        LimitLevel.API_KEY: event.api_key,
-        LimitLevel.USER: event.user,
-        LimitLevel.MODEL: event.model,
-    }
+def subjects_of(state: TenantState, event: PromptSubmitted) -> tuple[str, ...]:
+    """Who the request counts as, at each LimitLevel."""
+    return "", state.tenant, event.api_key, event.user, event.model
 
 
-def assess(state: TenantState, event: PromptSubmitted, policy: LimiterPolicy) -> tuple[Need, list[Anomaly]]:
-    """How much to set aside. An estimate never makes a request impossible: it is cut to what the limits could ever allow."""
+def assess(
+    state: TenantState, event: PromptSubmitted, policy: LimiterPolicy, subjects: tuple[str, ...]
+) -> tuple[Need, list[Anomaly]]:
+    """How much to set aside. An estimate never makes a request impossible: it is cut to what could ever be allowed."""
     found: list[Anomaly] = []
     prompt = weighted_prompt_tokens(event.prompt_tokens, event.cached_tokens, policy.cached_weight_permille)
     if event.without_completion:
@@ -91,76 +80,71 @@ def assess(state: TenantState, event: PromptSubmitted, policy: LimiterPolicy) ->
         policy.estimate_after,
         policy.default_completion_tokens,
     )
-    ceiling = policy.completion_ceiling(prompt, subjects_of(state, event))
-    return Need(prompt, max(min(expected, ceiling), 1), is_bound=False), found
+    if prompt + expected > policy.least_capacity:
+        expected = max(min(expected, policy.completion_ceiling(prompt, subjects)), 1)
+    return Need(prompt, expected, is_bound=False), found
 
 
-def _amount(limit: Limit, need: Need) -> int:
-    if limit.unit is not LimitUnit.TOKENS:
-        return 1
-    prompt = need.prompt_tokens if limit.counts_prompt else 0
-    return prompt + need.completion_tokens if limit.counts_completion else prompt
-
-
-def claims(
-    state: TenantState, event: PromptSubmitted, policy: LimiterPolicy, need: Need, now_us: int
-) -> Iterator[Claim]:
-    """What the request would take from each limit that matches it."""
-    subjects = subjects_of(state, event)
-    for limit in policy.limits:
-        subject = subjects[limit.level]
-        if limit.only and subject not in limit.only:
-            continue
-        key, _, meter = ledger.meter_of(state, limit, subject, policy.max_subjects, now_us)
-        yield Claim(key, limit, meter, _amount(limit, need), metering.room(meter, limit, now_us))
+def claim(state: TenantState, limit: Limit, subject: str, need: Need, max_subjects: int, now_us: int) -> Claim:
+    """What the request would take from one limit that matches it."""
+    key = (limit.name, subject)
+    meter = state.meters.get(key)
+    if meter is None:
+        key = ledger.new_meter(state, limit, subject, max_subjects, now_us)
+        meter = state.meters[key]
+    amount = 1
+    if limit.unit is LimitUnit.TOKENS:
+        amount = (need.prompt_tokens if limit.counts_prompt else 0) + (
+            need.completion_tokens if limit.counts_completion else 0
+        )
+    return key, limit, meter, amount, metering.room(meter, limit, now_us)
 
 
 def refusal(state: TenantState, refused: list[Claim], now_us: int) -> Refusal | None:
     """Why these claims can't all be met now: the one that can never be, or else the one that takes longest."""
-    for claim in refused:
-        if claim.amount > claim.limit.capacity:
-            bound = bound_limit(claim.limit, claim.key, claim.meter, claim.room, now_us)
+    latest: Refusal | None = None
+    for key, limit, meter, amount, room in refused:
+        bound = bound_limit(limit, key, meter, room, now_us)
+        if amount > limit.capacity:
             return Refusal(DecisionKind.REJECT, DecisionReason.NEVER_FITS, bound, 0)
-    latest: tuple[int, Claim] | None = None
-    for claim in refused:
-        fits_at_us = metering.earliest_fit(
-            claim.meter, claim.limit, claim.amount, now_us, ledger.lapses(state, claim.key)
-        )
-        if latest is None or fits_at_us > latest[0]:
-            latest = (fits_at_us, claim)
-    if latest is None:
-        return None
-    retry_at_us, claim = latest
-    bound = bound_limit(claim.limit, claim.key, claim.meter, claim.room, now_us)
-    return Refusal(DecisionKind.THROTTLE, DecisionReason.OVER_LIMIT, bound, retry_at_us)
+        retry_at_us = metering.earliest_fit(meter, limit, amount, now_us, ledger.lapses(state, key))
+        if latest is None or retry_at_us > latest.retry_at_us:
+            latest = Refusal(DecisionKind.THROTTLE, DecisionReason.OVER_LIMIT, bound, retry_at_us)
+    return latest
 
 
 def take(state: TenantState, request: Request, granted: list[Claim], need: Need, now_us: int) -> BoundLimit | None:
     """Set aside what the request needs in all these limits; returns the one that is tightest then."""
-    tightest: tuple[float, Claim] | None = None
-    for claim in granted:
-        key, limit, meter, amount, room = claim
+    tightest: Claim | None = None
+    least_share = 2.0
+    book_every_us = MAX_WINDOW_US
+    for taken in granted:
+        key, limit, meter, amount, room = taken
         metering.reserve(meter, limit, amount, now_us)
         if limit.unit is LimitUnit.TOKENS:
             if limit.counts_prompt:
                 request.prompt_meters.append(key)
             if limit.counts_completion:
                 request.completion_meters.append(key)
+                if limit.slot_us < book_every_us:
+                    book_every_us = limit.slot_us
         elif limit.unit is LimitUnit.REQUESTS:
             metering.draw(meter, limit, 1, now_us)
         else:
             request.slot_meters.append(key)
         if limit.mode is DecisionMode.ENFORCE:
             share = (room - amount) / limit.limit
-            if tightest is None or share < tightest[0]:
-                tightest = (share, claim)
+            if share < least_share:
+                least_share = share
+                tightest = taken
     request.holds_slots = True
+    request.book_every_us = book_every_us
     request.prompt_left = request.prompt_asked = need.prompt_tokens
     request.completion_left = need.completion_tokens
     request.granted_tokens += need.prompt_tokens + need.completion_tokens
     if tightest is None:
         return None
-    _, (key, limit, meter, amount, room) = tightest
+    key, limit, meter, amount, room = tightest
     return bound_limit(limit, key, meter, room - amount, now_us)
 
 
@@ -178,24 +162,29 @@ def decide(
             _refused(request, event, implausible, DecisionMode.ENFORCE, now_us),
             Anomaly.IMPLAUSIBLE_COUNT,
         ]
-    need, found = assess(state, event, policy)
+    subjects = subjects_of(state, event)
+    need, found = assess(state, event, policy, subjects)
     out: list[Decision | Anomaly] = [*found]
     granted: list[Claim] = []
     refused: list[Claim] = []
     shadow_refused: list[Claim] = []
-    for claim in claims(state, event, policy, need, now_us):
-        if claim.amount <= claim.room:
-            granted.append(claim)
-        elif claim.limit.mode is DecisionMode.SHADOW:
-            shadow_refused.append(claim)
+    for limit in policy.limits:
+        subject = subjects[limit.level]
+        if limit.only and subject not in limit.only:
+            continue
+        asked = claim(state, limit, subject, need, policy.max_subjects, now_us)
+        if asked[3] <= asked[4]:
+            granted.append(asked)
+        elif limit.mode is DecisionMode.SHADOW:
+            shadow_refused.append(asked)
         else:
-            refused.append(claim)
-    no = refusal(state, refused, now_us)
+            refused.append(asked)
+    no = refusal(state, refused, now_us) if refused else None
     if no is not None:
         request.phase = Phase.REFUSED
         out.append(_refused(request, event, no, DecisionMode.ENFORCE, now_us))
         return out
-    in_shadow = refusal(state, shadow_refused, now_us)
+    in_shadow = refusal(state, shadow_refused, now_us) if shadow_refused else None
     if in_shadow is not None:
         out.append(_refused(request, event, in_shadow, DecisionMode.SHADOW, now_us))
     request.phase = Phase.RUNNING

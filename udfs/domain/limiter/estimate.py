@@ -8,6 +8,7 @@ learns the same.
 import msgspec
 
 HALVE_AFTER = 512
+REFRESH_AFTER = 8
 MAX_MODELS = 64
 OTHER_MODELS = ""
 """Where models beyond MAX_MODELS are learned together."""
@@ -38,22 +39,31 @@ def upper_edge(bucket: int) -> int:
 
 
 class Lengths(msgspec.Struct, array_like=True):
-    """Completion lengths of one tenant and model: bucket -> count."""
+    """Completion lengths of one tenant and model: bucket -> count, and the quantile last asked for."""
 
     counts: dict[int, int] = {}
     total: int = 0
+    fresh: int = 0
+    asked: float = 0.0
+    edge: int = 0
 
     def learn(self, tokens: int) -> None:
         """Count one completion."""
         bucket = bucket_of(tokens)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.total += 1
+        self.fresh += 1
         if self.total >= HALVE_AFTER:
             self.counts = {index: count >> 1 for index, count in self.counts.items() if count > 1}
             self.total = sum(self.counts.values())
 
     def quantile(self, quantile: float) -> int:
-        """The smallest bucket edge that at least this share of completions does not exceed."""
+        """The smallest bucket edge that at least this share of completions does not exceed.
+
+        It is had anew when `REFRESH_AFTER` completions have been learned since, so it depends on their sequence alone.
+        """
+        if quantile == self.asked and self.fresh < REFRESH_AFTER:
+            return self.edge
         wanted = quantile * self.total
         seen = 0
         edge = 0
@@ -62,6 +72,7 @@ class Lengths(msgspec.Struct, array_like=True):
             edge = upper_edge(bucket)
             if seen >= wanted:
                 break
+        self.fresh, self.asked, self.edge = 0, quantile, edge
         return edge
 
 

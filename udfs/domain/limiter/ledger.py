@@ -5,15 +5,12 @@ meter that the request is counted in.
 """
 
 from collections.abc import Iterator
-from typing import TypeAlias
 
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter.meter import Meter
 from udfs.domain.limiter.policy import Limit, LimiterPolicy
 from udfs.domain.limiter.state import LimitSignature, MeterKey, Request, TenantState
-
-Metered: TypeAlias = tuple[MeterKey, Limit, Meter]
 
 OTHER_SUBJECTS = "*"
 """Subject of the meter that subjects beyond `max_subjects` share."""
@@ -49,17 +46,16 @@ def schedule(state: TenantState) -> None:
     state.due_us = None if oldest_us is None else oldest_us + state.silence_timeout_us
 
 
-def meter_of(state: TenantState, limit: Limit, subject: str, max_subjects: int, now_us: int) -> Metered:
-    """The meter of one limit and subject, made if need be; the shared one where there are too many subjects."""
+def new_meter(state: TenantState, limit: Limit, subject: str, max_subjects: int, now_us: int) -> MeterKey:
+    """Make the meter of one limit and subject; the one that all share where there are too many subjects."""
     key = (limit.name, subject)
-    meter = state.meters.get(key)
-    if meter is None:
+    if key not in state.meters:
         if len(state.meters) >= max_subjects:
             _forget_idle_meters(state, now_us)
             if len(state.meters) >= max_subjects:
                 key = (limit.name, OTHER_SUBJECTS)
-        meter = state.meters.setdefault(key, Meter())
-    return key, limit, meter
+        state.meters.setdefault(key, Meter())
+    return key
 
 
 def _forget_idle_meters(state: TenantState, now_us: int) -> None:
@@ -80,20 +76,33 @@ def metered(state: TenantState, keys: list[MeterKey]) -> Iterator[tuple[Meter, L
 def use_prompt(state: TenantState, request: Request, now_us: int) -> None:
     """The prompt has been processed: all that was set aside for it is used."""
     amount = request.prompt_left
-    for meter, limit in metered(state, request.prompt_meters):
-        metering.draw(meter, limit, amount, now_us)
+    meters, limits = state.meters, state.limits
+    for key in request.prompt_meters:
+        metering.draw(meters[key], limits[key[0]], amount, now_us)
     request.prompt_used += amount
     request.prompt_used_at_us = now_us
     request.prompt_left = 0
 
 
 def use_completion(state: TenantState, request: Request, amount: int, now_us: int) -> None:
-    """Use `amount` of what is set aside for the completion."""
-    for key in request.completion_meters:
-        metering.draw(state.meters[key], state.limits[key[0]], amount, now_us)
+    """Use `amount` of what is set aside for the completion. The meters are told once a slot."""
     request.completion_left -= amount
     request.completion_used += amount
-    request.completion_used_at_us = now_us
+    request.unbooked += amount
+    if now_us >= request.book_at_us:
+        book(state, request, now_us)
+
+
+def book(state: TenantState, request: Request, now_us: int) -> None:
+    """Tell the meters what was used of the completion."""
+    amount = request.unbooked
+    if amount:
+        meters, limits = state.meters, state.limits
+        for key in request.completion_meters:
+            metering.draw(meters[key], limits[key[0]], amount, now_us)
+        request.unbooked = 0
+        request.completion_used_at_us = now_us
+    request.book_at_us = now_us + request.book_every_us
 
 
 def overdraw(state: TenantState, keys: list[MeterKey], amount: int, now_us: int) -> list[Anomaly]:
@@ -125,8 +134,19 @@ def release_slots(state: TenantState, request: Request, now_us: int) -> None:
     """Give back its place in the concurrency limits, once."""
     if request.holds_slots:
         request.holds_slots = False
-        for meter, limit in metered(state, request.slot_meters):
-            metering.release(meter, limit, 1, now_us)
+        _close(state, request.slot_meters, 0, 1, now_us)
+
+
+def _close(state: TenantState, keys: list[MeterKey], used: int, unused: int, now_us: int) -> None:
+    if used or unused:
+        meters, limits = state.meters, state.limits
+        for key in keys:
+            metering.close(meters[key], limits[key[0]], used, unused, now_us)
+
+
+def _refund(state: TenantState, keys: list[MeterKey], amount: int, used_at_us: int, now_us: int) -> None:
+    for meter, limit in metered(state, keys):
+        metering.refund(meter, limit, amount, used_at_us, now_us)
 
 
 def settle(
@@ -134,47 +154,41 @@ def settle(
 ) -> list[Anomaly]:
     """Bring the charge to what was really used, and give back all the rest.
 
-    What was set aside is used first; what is left of it goes back before anything is overdrawn, so that a use beyond the
+    What was set aside is used first, and what is left of it goes back before anything is overdrawn, so that a use beyond the
     reservation of one part finds the room that the other part did not need.
     """
     release_slots(state, request, now_us)
     prompt_more = prompt_tokens - request.prompt_used
-    completion_more = completion_tokens - request.completion_used
-
-    drawn = min(max(prompt_more, 0), request.prompt_left)
     if request.prompt_left:
-        for meter, limit in metered(state, request.prompt_meters):
-            if drawn:
-                metering.draw(meter, limit, drawn, now_us)
-            metering.release(meter, limit, request.prompt_left - drawn, now_us)
-        request.prompt_used += drawn
-        request.prompt_used_at_us = now_us
-        request.refunded_tokens += request.prompt_left - drawn
+        used = min(max(prompt_more, 0), request.prompt_left)
+        unused = request.prompt_left - used
+        _close(state, request.prompt_meters, used, unused, now_us)
         request.prompt_left = 0
-    prompt_more -= drawn
+        request.prompt_used += used
+        request.prompt_used_at_us = now_us
+        request.refunded_tokens += unused
+        prompt_more -= used
 
-    drawn = min(max(completion_more, 0), request.completion_left)
-    if request.completion_left:
-        if drawn:
-            use_completion(state, request, drawn, now_us)
-        left = request.completion_left
-        for meter, limit in metered(state, request.completion_meters):
-            metering.release(meter, limit, left, now_us)
-        request.refunded_tokens += left
-        request.completion_left = 0
-    completion_more -= drawn
+    completion_more = completion_tokens - request.completion_used
+    if request.completion_left or request.unbooked:
+        used = min(max(completion_more, 0), request.completion_left)
+        unused = request.completion_left - used
+        _close(state, request.completion_meters, request.unbooked + used, unused, now_us)
+        request.completion_left = request.unbooked = 0
+        request.completion_used += used
+        request.completion_used_at_us = now_us
+        request.refunded_tokens += unused
+        completion_more -= used
 
     found: list[Anomaly] = []
     if prompt_more < 0:
-        for meter, limit in metered(state, request.prompt_meters):
-            metering.refund(meter, limit, -prompt_more, request.prompt_used_at_us, now_us)
+        _refund(state, request.prompt_meters, -prompt_more, request.prompt_used_at_us, now_us)
         request.prompt_used += prompt_more
         request.refunded_tokens -= prompt_more
     elif prompt_more > 0:
         found += overdraw_prompt(state, request, prompt_more, now_us)
     if completion_more < 0:
-        for meter, limit in metered(state, request.completion_meters):
-            metering.refund(meter, limit, -completion_more, request.completion_used_at_us, now_us)
+        _refund(state, request.completion_meters, -completion_more, request.completion_used_at_us, now_us)
         request.completion_used += completion_more
         request.refunded_tokens -= completion_more
     elif completion_more > 0:
@@ -184,28 +198,30 @@ def settle(
 
 def drop_shadow(state: TenantState, request: Request, key: MeterKey, now_us: int) -> None:
     """A shadow limit would have cut this request: from here on it is not counted there."""
-    limit, meter = state.limits[key[0]], state.meters[key]
-    if key in request.completion_meters:
-        request.completion_meters.remove(key)
-        metering.release(meter, limit, request.completion_left, now_us)
-    if key in request.prompt_meters:
-        request.prompt_meters.remove(key)
-        metering.release(meter, limit, request.prompt_left, now_us)
+    book(state, request, now_us)
+    for keys, left in (
+        (request.completion_meters, request.completion_left),
+        (request.prompt_meters, request.prompt_left),
+    ):
+        if key in keys:
+            keys.remove(key)
+            _close(state, [key], 0, left, now_us)
 
 
-def lapses(state: TenantState, key: MeterKey) -> list[tuple[int, int]]:
-    """(time, amount): when what live requests hold in this meter would lapse if all fell silent, in order of time."""
+def lapses(state: TenantState, key: MeterKey) -> list[tuple[int, int, int]]:
+    """(time, used, unused): what live requests hold in this meter, and when they would be settled if all fell silent."""
     timeout_us = state.silence_timeout_us
-    held: list[tuple[int, int]] = []
+    held: list[tuple[int, int, int]] = []
     for request in state.requests.values():
-        amount = 0
+        used = unused = 0
         if key in request.prompt_meters:
-            amount += request.prompt_left
+            unused += request.prompt_left
         if key in request.completion_meters:
-            amount += request.completion_left
+            used = request.unbooked
+            unused += request.completion_left
         if request.holds_slots and key in request.slot_meters:
-            amount += 1
-        if amount:
-            held.append((request.last_us + timeout_us, amount))
+            unused += 1
+        if used or unused:
+            held.append((request.last_us + timeout_us, used, unused))
     held.sort()
     return held

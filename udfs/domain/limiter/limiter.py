@@ -24,7 +24,7 @@ from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter.estimate import lengths_of
 from udfs.domain.limiter.policy import LimiterPolicy
 from udfs.domain.limiter.state import MeterKey, Phase, Request, RequestKey, TenantState
-from udfs.domain.limiter.tokens import is_plausible, weighted_prompt_tokens
+from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible, weighted_prompt_tokens
 
 Out: TypeAlias = Decision | Anomaly
 Outputs: TypeAlias = Sequence[Out]
@@ -71,7 +71,7 @@ def _on_prompt(
         request.sequence = max(request.sequence, event.sequence)
         _live(state, _key(event), request, now_us)
     elif policy.traffic_is_recorded:
-        _remember(state, _key(event), None, policy)
+        _remember(state, _key(event), Request(Phase.VOID), policy)
     else:
         _remember(state, _key(event), request, policy)
     return out
@@ -112,14 +112,22 @@ def _on_tokens(
 ) -> Outputs:
     # The hot path: nine events in ten come here and decide nothing.
     request.last_us = now_us
-    new = _new_tokens(request, event)
-    if new <= 0:
-        return (Anomaly.IMPLAUSIBLE_COUNT,) if new < 0 else (Anomaly.DUPLICATE,)
+    new = event.cumulative - request.streamed_tokens
+    if not event.cumulative or new <= 0 or event.cumulative >= IMPLAUSIBLE_TOKENS:
+        new = _new_tokens(request, event)
+        if new <= 0:
+            return (Anomaly.IMPLAUSIBLE_COUNT,) if new < 0 else (Anomaly.DUPLICATE,)
     if request.prompt_left:
         ledger.use_prompt(state, request, now_us)
     request.streamed_tokens += new
-    if new <= request.completion_left:
-        ledger.use_completion(state, request, new, now_us)
+    left = request.completion_left
+    if new <= left:
+        # As ledger.use_completion, written out.
+        request.completion_left = left - new
+        request.completion_used += new
+        request.unbooked += new
+        if now_us >= request.book_at_us:
+            ledger.book(state, request, now_us)
         return NOTHING
     return _beyond_reservation(state, request, event, policy, new, now_us)
 
@@ -128,6 +136,7 @@ def _beyond_reservation(
     state: TenantState, request: Request, event: RequestEvent, policy: LimiterPolicy, new: int, now_us: int
 ) -> Outputs:
     """Extend the stream where there is room in every limit, else revoke it."""
+    ledger.book(state, request, now_us)
     short = new - request.completion_left
     wanted = max(short, policy.extension_tokens)
     out: list[Out] = []
@@ -148,8 +157,8 @@ def _beyond_reservation(
         if room < granted:
             ledger.drop_shadow(state, request, key, now_us)
             out.append(_cut(state, request, event, (room, key), DecisionMode.SHADOW, now_us))
-    for meter, limit in ledger.metered(state, request.completion_meters):
-        metering.reserve(meter, limit, granted, now_us)
+    for key in request.completion_meters:
+        metering.reserve(state.meters[key], state.limits[key[0]], granted, now_us)
     request.completion_left += granted
     request.granted_tokens += granted
     ledger.use_completion(state, request, new, now_us)
@@ -225,6 +234,7 @@ def _revoke(
             state, request, event, policy, DecisionReason.INTERRUPTED,
             request.prompt_used, request.completion_used, now_us,
         )  # fmt: skip
+        _remember(state, _key(event), Request(Phase.VOID), policy)
         return out
     found = ledger.overdraw_completion(state, request, short, now_us)
     request.phase = Phase.REVOKED
@@ -262,7 +272,7 @@ def _meters_known_without_prompt(
         subject = {LimitLevel.TENANT: state.tenant, LimitLevel.MODEL: event.model}.get(limit.level)
         is_known = subject is not None and (not limit.only or subject in limit.only)
         if is_known and subject is not None and limit.window_us and limit.counts_completion and limit.unit == 1:
-            keys.append(ledger.meter_of(state, limit, subject, policy.max_subjects, now_us)[0])
+            keys.append(ledger.new_meter(state, limit, subject, policy.max_subjects, now_us))
     return keys
 
 
@@ -301,21 +311,21 @@ def _on_tokens_of_expired(
 def _usage(request: Request, event: RequestEvent, policy: LimiterPolicy) -> tuple[int, int, bool]:
     """Prompt and completion tokens to charge at the end, and whether a reported count could not be believed."""
     streamed = request.streamed_tokens
-    # A request that never got as far as a token costs its prompt only where the gateway says it was cut.
-    prompt_if_run = (request.prompt_used or request.prompt_asked) if streamed else request.prompt_used
-    match event:
-        case RequestCompleted() | RequestFailed() if event.usage_source is not UsageSource.ABSENT:
-            cached = event.cached_tokens if isinstance(event, RequestCompleted) else 0
-            if all(map(is_plausible, (event.prompt_tokens, event.completion_tokens, cached))):
-                weight = policy.cached_weight_permille
-                prompt = weighted_prompt_tokens(event.prompt_tokens, cached, weight)
-                return prompt, event.completion_tokens, False
-            return prompt_if_run, streamed, True
-        case StreamInterrupted():
-            is_odd = not is_plausible(event.token_offset)
-            prompt = request.prompt_used or request.prompt_asked
-            return prompt, streamed if is_odd else max(streamed, event.token_offset), is_odd
-    return prompt_if_run, streamed, False
+    is_odd = False
+    if isinstance(event, StreamInterrupted):
+        is_odd = not is_plausible(event.token_offset)
+        completion = streamed if is_odd else max(streamed, event.token_offset)
+        return request.prompt_used or request.prompt_asked, completion, is_odd
+    if isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT:
+        cached = event.cached_tokens if isinstance(event, RequestCompleted) else 0
+        if is_plausible(event.prompt_tokens) and is_plausible(event.completion_tokens) and is_plausible(cached):
+            weight = policy.cached_weight_permille
+            prompt = weighted_prompt_tokens(event.prompt_tokens, cached, weight) if cached else event.prompt_tokens
+            return prompt, event.completion_tokens, False
+        is_odd = True
+    # A request that never got as far as a token costs its prompt only where the gateway says that it was cut.
+    prompt = (request.prompt_used or request.prompt_asked) if streamed else request.prompt_used
+    return prompt, streamed, is_odd
 
 
 def _settled(
@@ -413,7 +423,13 @@ def _duplicate(
 def _after_end(
     state: TenantState, request: Request | None, event: RequestEvent, policy: LimiterPolicy, now_us: int
 ) -> Outputs:
-    return (Anomaly.VOID,) if policy.traffic_is_recorded else (Anomaly.AFTER_END,)
+    return (Anomaly.AFTER_END,)
+
+
+def _void(
+    state: TenantState, request: Request | None, event: RequestEvent, policy: LimiterPolicy, now_us: int
+) -> Outputs:
+    return (Anomaly.VOID,)
 
 
 TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Handler]]] = {
@@ -433,6 +449,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Handler]]] = {
         (Phase.REFUSED, _duplicate, _on_tokens_of_refused, _on_end_of_refused),
         (Phase.EXPIRED, _duplicate, _on_tokens_of_expired, _on_end),
         (Phase.ENDED, _duplicate, _after_end, _after_end),
+        (Phase.VOID, _duplicate, _void, _void),
     )
 }
 """phase -> type of event -> what is done. A request known only by its key in `ended` is ENDED."""

@@ -4,10 +4,11 @@ What counts against the limit at a time t is everything used in (t - window, t],
 debt. A reservation is counted until it is used or given back, however long the request runs, so no rolling window is
 overspent even if every running request uses all it was granted at the worst moment.
 
-**Error bound.** Uses less than `slot_us` (window / 60) after the first one of an entry are kept in that entry, and an entry
-leaves the window when its *latest* use does. So a use is held for less than `slot_us` longer than the exact window would
-hold it, never shorter: the limit is never exceeded, and at most 1/61 of the throughput is given up for keeping no more than
-62 entries. Uses at least `slot_us` apart are exact.
+**Error bound.** Uses less than `slot_us` (window / 120) after the first one of an entry are kept in that entry, and an
+entry leaves the window when its *latest* use does; and a running stream books its tokens once a slot, counting as set aside
+until then. So a use is held for less than two slots longer than the exact window would hold it, and never shorter: the
+limit is never exceeded, and at most 1/61 of the throughput is given up for keeping no more than 122 entries. Uses at least
+a slot apart are held exactly.
 
 **Debt.** Tokens that were generated although they did not fit (a chunk that overran its grant) are booked as soon as there
 is room for them again, at that very time; until then they keep others out. More than `MAX_DEBT_LIMITS` times the limit is
@@ -99,17 +100,20 @@ def _take_from_bucket(meter: Meter, limit: Limit, amount: int, now_us: int) -> N
 
 def room(meter: Meter, limit: Limit, now_us: int) -> int:
     """What could be taken now; never negative."""
-    advance(meter, limit, now_us)
+    lasts = meter.lasts
+    if lasts and lasts[0] <= now_us - limit.window_us:
+        advance(meter, limit, now_us)
     left = limit.limit - meter.used - meter.outstanding - meter.debt
     if limit.burst is not None:
         left = min(left, limit.burst - -(-_undrained(meter, limit, now_us) // limit.window_us))
-    return max(left, 0)
+    return left if left > 0 else 0
 
 
 def reserve(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
     """Set `amount` aside. The caller has made sure that there is room."""
     meter.outstanding += amount
-    _take_from_bucket(meter, limit, amount, now_us)
+    if limit.burst is not None:
+        _take_from_bucket(meter, limit, amount, now_us)
 
 
 def draw(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
@@ -118,14 +122,27 @@ def draw(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
     if lasts and lasts[0] <= now_us - limit.window_us:
         advance(meter, limit, now_us)
     meter.outstanding -= amount
-    _use(meter, limit, amount, now_us)
+    # As `_use`, written out: this is done for most events.
+    meter.used += amount
+    if lasts and now_us - meter.starts[-1] < limit.slot_us:
+        meter.amounts[-1] += amount
+        lasts[-1] = now_us
+    else:
+        meter.starts.append(now_us)
+        lasts.append(now_us)
+        meter.amounts.append(amount)
 
 
-def release(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
-    """Give back `amount` of what was set aside and not used."""
-    advance(meter, limit, now_us)
-    meter.outstanding -= amount
-    _take_from_bucket(meter, limit, -amount, now_us)
+def close(meter: Meter, limit: Limit, used: int, unused: int, now_us: int) -> None:
+    """Nothing more will be used of what was set aside: use `used` of it and give `unused` back."""
+    lasts = meter.lasts
+    if lasts and lasts[0] <= now_us - limit.window_us:
+        advance(meter, limit, now_us)
+    meter.outstanding -= used + unused
+    if used:
+        _use(meter, limit, used, now_us)
+    if limit.burst is not None:
+        _take_from_bucket(meter, limit, -unused, now_us)
     if meter.debt:
         _pay_debt(meter, limit, now_us)
 
@@ -169,15 +186,16 @@ def resets_at(meter: Meter, limit: Limit, now_us: int) -> int:
     return max(at_us, now_us)
 
 
-def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, releases: Iterable[tuple[int, int]]) -> int:
+def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, lapses: Iterable[tuple[int, int, int]]) -> int:
     """The first microsecond at which `amount` fits, were nothing else to happen than what is due anyway.
 
-    `releases`: (time, amount) at which reservations lapse, in order of time. `amount` is at most `limit.capacity`.
+    `lapses`: (time, used, unused) at which reservations lapse, in order of time: how much of them turns into use then and how
+    much goes back. `amount` is at most `limit.capacity`.
     """
     trial = copy(meter)
     trial.starts, trial.lasts, trial.amounts = meter.starts[:], meter.lasts[:], meter.amounts[:]
-    pending = iter(releases)
-    next_release = next(pending, None)
+    pending = iter(lapses)
+    next_lapse = next(pending, None)
     at_us = now_us
     while True:
         advance(trial, limit, at_us)
@@ -188,14 +206,14 @@ def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, releases:
                 above = _undrained(trial, limit, at_us) + (amount - limit.burst) * limit.window_us
                 fits_at_us = max(at_us, at_us - -above // limit.limit)
         upcoming = [trial.lasts[0] + limit.window_us] if trial.lasts and limit.window_us else []
-        if next_release is not None:
-            upcoming.append(max(next_release[0], at_us))
+        if next_lapse is not None:
+            upcoming.append(max(next_lapse[0], at_us))
         next_us = min(upcoming, default=None)
         if fits_at_us is not None and (next_us is None or fits_at_us <= next_us):
             return fits_at_us
         if next_us is None:
             raise AssertionError(f"{limit.name}: {amount} can never fit into {limit.capacity}")
         at_us = next_us
-        if next_release is not None and next_release[0] <= at_us:
-            release(trial, limit, next_release[1], at_us)
-            next_release = next(pending, None)
+        if next_lapse is not None and next_lapse[0] <= at_us:
+            close(trial, limit, next_lapse[1], next_lapse[2], at_us)
+            next_lapse = next(pending, None)

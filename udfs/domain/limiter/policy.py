@@ -1,12 +1,13 @@
 """Limits as data: frozen, and impossible to build wrong."""
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from schemas.decisions import DecisionMode, LimitLevel, LimitUnit
 from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS
 
-SLOTS_PER_WINDOW = 60
-"""A charge is held at most a 1/60 of the window longer than the exact rolling window would hold it. See meter."""
+SLOTS_PER_WINDOW = 120
+"""A use is held at most 2/120 of the window longer than the exact rolling window would hold it. See meter."""
 
 MAX_WINDOW_US = 31 * 86_400_000_000
 
@@ -15,7 +16,7 @@ class InvalidPolicyError(ValueError):
     """A policy that can't hold; the message names the field and the remedy."""
 
 
-def _require(condition: bool, message: str) -> None:  # noqa: FBT001
+def _require(condition: bool, message: str) -> None:
     if not condition:
         raise InvalidPolicyError(message)
 
@@ -38,6 +39,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     counts_prompt: bool = True
     counts_completion: bool = True
     only: frozenset[str] = frozenset()
+    slot_us: int = 0
+    """Derived: uses nearer than this are kept as one."""
+    capacity: int = 0
+    """Derived: the most that can ever be taken at once."""
 
     def __post_init__(self) -> None:
         where = f"limit {self.name!r}"
@@ -57,16 +62,8 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
                 f"{where}: burst is {self.burst}, it must be from 1 to the limit",
             )
         _require(self.counts_prompt or self.counts_completion, f"{where}: counts neither prompt nor completion")
-
-    @property
-    def slot_us(self) -> int:
-        """Charges nearer than this are kept as one."""
-        return self.window_us // SLOTS_PER_WINDOW
-
-    @property
-    def capacity(self) -> int:
-        """The most that can ever be taken at once."""
-        return self.limit if self.burst is None else self.burst
+        force_setattr(self, "slot_us", self.window_us // SLOTS_PER_WINDOW)
+        force_setattr(self, "capacity", self.limit if self.burst is None else self.burst)
 
 
 class LimiterPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +92,8 @@ class LimiterPolicy(msgspec.Struct, frozen=True, kw_only=True):
     remember_requests: int = 512
     max_subjects: int = 10_000
     traffic_is_recorded: bool = False
+    least_capacity: int = 0
+    """Derived: a request that takes no more than this can fit every token limit."""
 
     def __post_init__(self) -> None:
         where = f"policy {self.id!r}"
@@ -121,8 +120,18 @@ class LimiterPolicy(msgspec.Struct, frozen=True, kw_only=True):
         _require(0 < self.remember_requests <= 100_000, f"{where}: remember_requests must be from 1 to 100000")
         _require(0 < self.max_subjects <= 1_000_000, f"{where}: max_subjects must be from 1 to 1000000")
 
-    def completion_ceiling(self, prompt_tokens: int, subjects: dict[LimitLevel, str]) -> int:
-        """The longest completion that these limits could ever allow after such a prompt; negative: not even the prompt."""
+        capacities = [
+            limit.capacity
+            for limit in self.limits
+            if limit.unit is LimitUnit.TOKENS and limit.mode is DecisionMode.ENFORCE
+        ]
+        force_setattr(self, "least_capacity", min(capacities, default=IMPLAUSIBLE_TOKENS))
+
+    def completion_ceiling(self, prompt_tokens: int, subjects: tuple[str, ...]) -> int:
+        """The longest completion that these limits could ever allow after such a prompt; negative: not even the prompt.
+
+        `subjects` is indexed by LimitLevel.
+        """
         ceiling = IMPLAUSIBLE_TOKENS
         for limit in self.limits:
             if limit.unit is LimitUnit.TOKENS and limit.mode is DecisionMode.ENFORCE and limit.counts_completion:

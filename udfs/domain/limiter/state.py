@@ -35,6 +35,8 @@ class Phase(IntEnum):
     """Silent for too long: settled, and counted again if it speaks again."""
     ENDED = 6
     """Settled for good."""
+    VOID = 7
+    """Refused or revoked in a recording: what the recording says of it afterwards did not happen."""
 
 
 class Request(msgspec.Struct, array_like=True):
@@ -59,6 +61,10 @@ class Request(msgspec.Struct, array_like=True):
     completion_left: int = 0
     completion_used: int = 0
     completion_used_at_us: int = 0
+    # Of completion_used, what the meters still count as set aside; and when it is booked next, and how often.
+    unbooked: int = 0
+    book_at_us: int = 0
+    book_every_us: int = 0
     prompt_meters: list[MeterKey] = []
     completion_meters: list[MeterKey] = []
     slot_meters: list[MeterKey] = []

@@ -1,0 +1,71 @@
+"""Flink's execution environment for the embedded profile: a MiniCluster in a JVM of our own."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.wiring.java import java_home
+from jobs.wiring.settings import AdmissionSettings
+from udfs.operators.shard_keys import MAX_PARALLELISM
+
+
+class Folders(NamedTuple):
+    """What a run writes below its output folder."""
+
+    plan: Path
+    decisions: Path
+    dead_letters: Path
+    unread: Path
+    counts: Path
+    checkpoints: Path
+    logs: Path
+
+    @classmethod
+    def below(cls, output: Path) -> "Folders":
+        """The folders of one run, absolute."""
+        work = output.resolve() / "work"
+        return cls(*(work / name for name in cls._fields))
+
+
+def prepare_process(folders: Folders) -> None:
+    """Make Flink start from this process: Java, the interpreter's own folder on PATH, logs out of site-packages.
+
+    Call before pyflink starts its JVM. Raises JavaNotFoundError.
+    """
+    os.environ["JAVA_HOME"] = str(java_home())
+    # The JVM embeds the interpreter that it finds on PATH; it must be this one.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    folders.logs.mkdir(parents=True, exist_ok=True)
+    os.environ["FLINK_LOG_DIR"] = str(folders.logs)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def flink_options(settings: AdmissionSettings, folders: Folders, rest_port: int) -> dict[str, str]:
+    """Flink's configuration for a run of the embedded profile."""
+    options = {
+        "python.execution-mode": "thread",
+        "parallelism.default": str(settings.parallelism),
+        "pipeline.max-parallelism": str(MAX_PARALLELISM),
+        "rest.address": "localhost",
+        "rest.bind-address": "localhost",
+        "rest.port": str(rest_port),
+        "execution.buffer-timeout.interval": f"{settings.buffer_timeout_ms} ms",
+        "execution.checkpointing.interval": f"{settings.checkpoint_interval_ms} ms",
+        "execution.checkpointing.dir": folders.checkpoints.as_uri(),
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "state.backend.type": settings.state_backend,
+        # A file that can't be read or a fold's state of a newer version won't get better by trying again.
+        "restart-strategy.type": "none",
+    }
+    if settings.restore_from is not None:
+        options["execution.state-recovery.path"] = settings.restore_from.resolve().as_uri()
+    return options

@@ -1,0 +1,134 @@
+"""The keyed fold on Flink: one call a batch in thread mode, a row of decisions out, dead letters on the side.
+
+Input rows are (routing key, shard, record, source, partition, offset), keyed by the routing key (see shard_keys). Output
+rows are (shard, record): one DecisionBatch for each EventBatch that led to a decision.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from pyflink.common import Row, Types
+from pyflink.common.time import Duration
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
+from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig
+
+from schemas.codec import encode_dead_letter
+from schemas.dead_letters import Position
+from udfs.domain.policy_log import PolicyLog
+from udfs.operators.fold import AnyFold
+from udfs.operators.shard_fold import FoldSettings, ShardFold
+
+BYTES: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
+RECORD_ROW: Final = Types.ROW_NAMED(
+    ["routing_key", "shard", "record", "source", "partition", "offset"],
+    [Types.INT(), Types.INT(), BYTES, Types.STRING(), Types.INT(), Types.LONG()],
+)
+DECISION_ROW: Final = Types.ROW_NAMED(["shard", "record"], [Types.INT(), BYTES])
+DEAD_LETTERS: Final = OutputTag("dead-letters", BYTES)
+COUNTS: Final = OutputTag("counts", BYTES)
+"""What each record added to the counters, as a JSON object: the metrics, exactly once, for who must account for all."""
+
+STATE_BYTES: Final = Types.PICKLED_BYTE_ARRAY()
+"""PRIMITIVE_ARRAY(BYTE) as the type of a state makes a job produce nothing in Flink 2.2."""
+
+
+class FlinkStore:
+    """The state of the current key (a shard) in Flink's state backend."""
+
+    def __init__(self, context: RuntimeContext, name: str, ttl_days: int) -> None:
+        """Use the states `name` (a map of keys) and `name`-log."""
+        # Expired keys are found by the fold, in event time; this only lets the backend drop what nobody asks for.
+        ttl = (
+            StateTtlConfig.new_builder(Duration.of_days(ttl_days))
+            .set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
+            .disable_cleanup_in_background()
+            .cleanup_in_rocksdb_compact_filter(1000, Duration.of_days(30))
+            .build()
+        )
+        entries = MapStateDescriptor(name, Types.STRING(), STATE_BYTES)
+        entries.enable_time_to_live(ttl)
+        self._entries = context.get_map_state(entries)
+        self._log = context.get_list_state(ListStateDescriptor(f"{name}-log", STATE_BYTES))
+
+    def get(self, key: str) -> bytes | None:
+        """See ShardStore."""
+        stored: bytes | None = self._entries.get(key)
+        return stored
+
+    def put_all(self, entries: Mapping[str, bytes]) -> None:
+        """See ShardStore."""
+        self._entries.put_all(dict(entries))
+
+    def append(self, record: bytes) -> None:
+        """See ShardStore."""
+        self._log.add(record)
+
+    def log(self) -> Iterable[bytes]:
+        """See ShardStore."""
+        return self._log.get() or ()
+
+    def clear_log(self) -> None:
+        """See ShardStore."""
+        self._log.clear()
+
+
+class KeyedFold(KeyedProcessFunction):
+    """Runs a fold over the shards that this subtask owns."""
+
+    def __init__(
+        self,
+        fold: Callable[[], AnyFold],
+        policies: PolicyLog[Any],
+        encode: Callable[[int, Iterable[Any]], bytes],
+        shard_of: Callable[[str], int],
+        settings: FoldSettings,
+    ) -> None:
+        """`fold` makes the fold where it runs; all arguments travel to the workers."""
+        self._make_fold = fold
+        self._policies = policies
+        self._encode = encode
+        self._shard_of = shard_of
+        self._settings = settings
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Bind to Flink's state and metrics."""
+        self._fold = self._make_fold()
+        ttl_days = self._settings.ttl_us // 86_400_000_000 + 1
+        self._store = FlinkStore(runtime_context, self._fold.name, ttl_days)
+        self._shards: dict[int, ShardFold[Any, Any, Any]] = {}
+        self._metrics = runtime_context.get_metrics_group().add_group("fold", self._fold.name)
+        self._counters: dict[str, Any] = {}
+
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Fold one record."""
+        _, shard, record, source, partition, offset = value
+        shard_fold = self._shards.get(shard)
+        if shard_fold is None:
+            shard_fold = self._shards[shard] = self._open_shard(shard)
+        result = shard_fold.process(record, Position(source, partition, offset))
+        for letter in result.dead:
+            yield DEAD_LETTERS, encode_dead_letter(letter)
+        yield COUNTS, msgspec.json.encode(shard_fold.counts)
+        self._publish(shard_fold)
+        if result.outputs:
+            yield Row(shard, self._encode(shard, result.outputs))
+
+    def _open_shard(self, shard: int) -> ShardFold[Any, Any, Any]:
+        shard_of = self._shard_of
+        return ShardFold(
+            self._fold,
+            self._policies,
+            self._store,
+            self._settings,
+            owns=lambda key: shard_of(key) == shard,
+        )
+
+    def _publish(self, shard_fold: ShardFold[Any, Any, Any]) -> None:
+        """Add what the shard has counted since to Flink's counters."""
+        for name, count in shard_fold.counts.items():
+            counter = self._counters.get(name)
+            if counter is None:
+                counter = self._counters[name] = self._metrics.counter(name)
+            counter.inc(count)
+        shard_fold.counts.clear()
