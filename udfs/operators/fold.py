@@ -10,16 +10,16 @@ from udfs.domain.policy_log import PolicyRecord
 State = TypeVar("State")
 Policy = TypeVar("Policy", bound=PolicyRecord)
 Out = TypeVar("Out")
-_Policy = TypeVar("_Policy", contravariant=True)
-_Out = TypeVar("_Out", covariant=True)
+_PolicyT_contra = TypeVar("_PolicyT_contra", contravariant=True)
+_OutT_co = TypeVar("_OutT_co", covariant=True)
 
 
-class Fold(Protocol[State, _Policy, _Out]):
+class Fold(Protocol[State, _PolicyT_contra, _OutT_co]):
     """Decides the events of a key in log order. Pure: no clock, no randomness, no I/O; what it returns depends on the
     key's events and policies alone.
 
-    `now_us` is the key's clock: the largest event time that the key has seen, so it never goes back. An event older than
-    it is late and is decided at the clock.
+    `now_us` is the key's clock: the largest event time that the key has seen, so it never goes back. An event older
+    than it is late and is decided at the clock.
     """
 
     @property
@@ -40,13 +40,15 @@ class Fold(Protocol[State, _Policy, _Out]):
     def new(self, key: str) -> State:
         """A key that nothing is known of."""
 
-    def apply(self, state: State, event: Event, policy: _Policy | None, now_us: int) -> Sequence[_Out | Anomaly]:
+    def apply(
+        self, state: State, event: Event, policy: _PolicyT_contra | None, now_us: int
+    ) -> Sequence[_OutT_co | Anomaly]:
         """Change `state` by one event and return what is decided and noticed."""
 
     def due(self, state: State) -> int | None:
         """When `wake` is to be called, if ever. It may be early: a wake-up that finds nothing to do decides nothing."""
 
-    def wake(self, state: State, policy: _Policy | None, now_us: int) -> Sequence[_Out | Anomaly]:
+    def wake(self, state: State, policy: _PolicyT_contra | None, now_us: int) -> Sequence[_OutT_co | Anomaly]:
         """What time alone decides. `now_us` is the time that was due. Must move `due` beyond it."""
 
     def dump(self, state: State) -> bytes:

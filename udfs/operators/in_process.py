@@ -1,7 +1,7 @@
 """The keyed fold without Flink: the same shards, in one process, with state in memory.
 
-For tests, and for asking what a policy would have decided on a recorded log. Decisions are the same as on Flink, because
-both run `ShardFold` and a decision depends on its key's events alone; tests/pipeline holds them to it.
+For tests, and for asking what a policy would have decided on a recorded log. Decisions are the same as on Flink,
+because both run `ShardFold` and a decision depends on its key's events alone; tests/pipeline holds them to it.
 """
 
 from collections import Counter

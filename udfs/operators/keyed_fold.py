@@ -1,7 +1,7 @@
 """The keyed fold on Flink: one call a batch in thread mode, a row of decisions out, dead letters on the side.
 
-Input rows are (routing key, shard, record, source, partition, offset), keyed by the routing key (see shard_keys). Output
-rows are (shard, record): one DecisionBatch for each EventBatch that led to a decision.
+Input rows are (routing key, shard, record, source, partition, offset), keyed by the routing key (see shard_keys).
+Output rows are (shard, record): one DecisionBatch for each EventBatch that led to a decision.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,7 +100,7 @@ class KeyedFold(KeyedProcessFunction):
         self._metrics = runtime_context.get_metrics_group().add_group("fold", self._fold.name)
         self._counters: dict[str, Any] = {}
 
-    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:  # noqa: ARG002
         """Fold one record."""
         _, shard, record, source, partition, offset = value
         shard_fold = self._shards.get(shard)

@@ -1,9 +1,9 @@
 """Routing keys that spread shards evenly over Flink's subtasks.
 
 Flink sends a key to the subtask `murmur(hash(key)) % max_parallelism * parallelism / max_parallelism`. With the shard
-numbers themselves as keys two of four shards can land on one subtask. So each shard is routed by a number that is searched
-for once, such that shard i of n falls into key group i * max_parallelism / n; the subtask is then i * parallelism / n,
-which is even for every parallelism. The keys are contracts: state is stored under them.
+numbers themselves as keys two of four shards can land on one subtask. So each shard is routed by a number that is
+searched for once, such that shard i of n falls into key group i * max_parallelism / n; the subtask is then i *
+parallelism / n, which is even for every parallelism. The keys are contracts: state is stored under them.
 """
 
 from typing import Final

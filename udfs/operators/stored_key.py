@@ -1,8 +1,8 @@
 """The bytes that one key of a fold is stored as.
 
-A fixed header before the fold's own bytes: the form of the header, the fold's version, the number of the last record that is
-in it, and the key's clock. The number makes recovery idempotent (the page LSN of ARIES, Mohan et al. 1992): a record of the
-log is applied to a key only if the key's bytes do not hold it yet.
+A fixed header before the fold's own bytes: the form of the header, the fold's version, the number of the last record
+that is in it, and the key's clock. The number makes recovery idempotent (the page LSN of ARIES, Mohan et al. 1992): a
+record of the log is applied to a key only if the key's bytes do not hold it yet.
 """
 
 import struct

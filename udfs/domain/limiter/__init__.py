@@ -1,4 +1,4 @@
-"""Token-rate limits of a tenant, decided in the log: see `limiter` for the transitions and `meter` for the error bound."""
+"""Token-rate limits of a tenant: see `limiter` for the transitions and `meter` for the error bound."""
 
 from udfs.domain.limiter.limiter import TRANSITIONS, LimiterFold
 from udfs.domain.limiter.policy import InvalidPolicyError, Limit, LimiterPolicy

@@ -113,6 +113,16 @@ def refusal(state: TenantState, refused: list[Claim], now_us: int) -> Refusal | 
     return latest
 
 
+def count_in(request: Request, counted: list[Claim]) -> None:
+    """Remember which token meters the request is counted in."""
+    request.prompt_meters = [
+        key for key, limit, *_ in counted if limit.unit is LimitUnit.TOKENS and limit.counts_prompt
+    ]
+    request.completion_meters = [
+        key for key, limit, *_ in counted if limit.unit is LimitUnit.TOKENS and limit.counts_completion
+    ]
+
+
 def take(state: TenantState, request: Request, granted: list[Claim], need: Need, now_us: int) -> BoundLimit | None:
     """Set aside what the request needs in all these limits; returns the one that is tightest then."""
     tightest: Claim | None = None
@@ -120,6 +130,8 @@ def take(state: TenantState, request: Request, granted: list[Claim], need: Need,
     book_every_us = MAX_WINDOW_US
     for taken in granted:
         key, limit, meter, amount, room = taken
+        # It may have been forgotten as idle while the later claims were made.
+        state.meters[key] = meter
         metering.reserve(meter, limit, amount, now_us)
         if limit.unit is LimitUnit.TOKENS:
             if limit.counts_prompt:
@@ -139,7 +151,7 @@ def take(state: TenantState, request: Request, granted: list[Claim], need: Need,
                 tightest = taken
     request.holds_slots = True
     request.book_every_us = book_every_us
-    request.prompt_left = request.prompt_asked = need.prompt_tokens
+    request.prompt_left = need.prompt_tokens
     request.completion_left = need.completion_tokens
     request.granted_tokens += need.prompt_tokens + need.completion_tokens
     if tightest is None:
@@ -155,6 +167,7 @@ def decide(
     request.policy_id = policy.id
     request.model = event.model
     request.choices = event.choices
+    request.is_decided = True
     if not (is_plausible(event.prompt_tokens) and is_plausible(event.cached_tokens)):
         request.phase = Phase.REFUSED
         implausible = Refusal(DecisionKind.REJECT, DecisionReason.IMPLAUSIBLE_COUNT, None, 0)
@@ -173,15 +186,20 @@ def decide(
         if limit.only and subject not in limit.only:
             continue
         asked = claim(state, limit, subject, need, policy.max_subjects, now_us)
+        if asked[0][1] != subject:
+            out.append(Anomaly.SUBJECTS_FULL)
         if asked[3] <= asked[4]:
             granted.append(asked)
         elif limit.mode is DecisionMode.SHADOW:
             shadow_refused.append(asked)
         else:
             refused.append(asked)
+    request.prompt_asked = need.prompt_tokens
+    request.cached_asked = event.cached_tokens
     no = refusal(state, refused, now_us) if refused else None
     if no is not None:
         request.phase = Phase.REFUSED
+        count_in(request, granted + refused)
         out.append(_refused(request, event, no, DecisionMode.ENFORCE, now_us))
         return out
     in_shadow = refusal(state, shadow_refused, now_us) if shadow_refused else None

@@ -1,8 +1,8 @@
 """How long a completion will be, learned per tenant and model in bounded memory.
 
 A histogram over completion lengths with four buckets an octave (so a quantile is at most 25 % above the true one, never
-below it), whose counts are halved every `HALVE_AFTER` completions: the last few hundred decide. Integers only, so a replay
-learns the same.
+below it), whose counts are halved every `HALVE_AFTER` completions: the last few hundred decide. Integers only, so a
+replay learns the same.
 """
 
 import msgspec

@@ -22,7 +22,7 @@ def signature(limit: Limit) -> LimitSignature:
 
 
 def bind(state: TenantState, policy: LimiterPolicy) -> None:
-    """Make `policy` the one in force: limits that are gone take their meters along, those that stay keep their level."""
+    """Make `policy` the one in force: limits that are gone take their meters along, the others keep their level."""
     state.policy = policy
     state.limits = {limit.name: limit for limit in policy.limits}
     if policy.silence_timeout_us != state.silence_timeout_us:
@@ -47,21 +47,23 @@ def schedule(state: TenantState) -> None:
 
 
 def new_meter(state: TenantState, limit: Limit, subject: str, max_subjects: int, now_us: int) -> MeterKey:
-    """Make the meter of one limit and subject; the one that all share where there are too many subjects."""
+    """Make the meter of one limit and subject; the one that all share where the limit has too many subjects."""
     key = (limit.name, subject)
     if key not in state.meters:
         if len(state.meters) >= max_subjects:
-            _forget_idle_meters(state, now_us)
-            if len(state.meters) >= max_subjects:
-                key = (limit.name, OTHER_SUBJECTS)
+            key = _crowded_key(state, limit, key, max_subjects, now_us)
         state.meters.setdefault(key, Meter())
     return key
 
 
-def _forget_idle_meters(state: TenantState, now_us: int) -> None:
-    idle = [key for key, meter in state.meters.items() if metering.is_idle(meter, state.limits[key[0]], now_us)]
-    for key in idle:
-        del state.meters[key]
+def _crowded_key(state: TenantState, limit: Limit, key: MeterKey, max_subjects: int, now_us: int) -> MeterKey:
+    mine = [known for known in state.meters if known[0] == limit.name]
+    if len(mine) < max_subjects:
+        return key
+    idle = [known for known in mine if metering.is_idle(state.meters[known], limit, now_us)]
+    for known in idle:
+        del state.meters[known]
+    return key if len(mine) - len(idle) < max_subjects else (limit.name, OTHER_SUBJECTS)
 
 
 def metered(state: TenantState, keys: list[MeterKey]) -> Iterator[tuple[Meter, Limit]]:
@@ -81,6 +83,7 @@ def use_prompt(state: TenantState, request: Request, now_us: int) -> None:
         metering.draw(meters[key], limits[key[0]], amount, now_us)
     request.prompt_used += amount
     request.prompt_used_at_us = now_us
+    request.prompt_refundable = amount
     request.prompt_left = 0
 
 
@@ -102,6 +105,7 @@ def book(state: TenantState, request: Request, now_us: int) -> None:
             metering.draw(meters[key], limits[key[0]], amount, now_us)
         request.unbooked = 0
         request.completion_used_at_us = now_us
+        request.completion_refundable = amount
     request.book_at_us = now_us + request.book_every_us
 
 
@@ -117,7 +121,7 @@ def overdraw(state: TenantState, keys: list[MeterKey], amount: int, now_us: int)
 def overdraw_prompt(state: TenantState, request: Request, amount: int, now_us: int) -> list[Anomaly]:
     """Charge prompt tokens beyond what was set aside."""
     request.prompt_used += amount
-    request.prompt_used_at_us = now_us
+    request.prompt_refundable = 0
     request.overdrawn_tokens += amount
     return overdraw(state, request.prompt_meters, amount, now_us)
 
@@ -125,7 +129,7 @@ def overdraw_prompt(state: TenantState, request: Request, amount: int, now_us: i
 def overdraw_completion(state: TenantState, request: Request, amount: int, now_us: int) -> list[Anomaly]:
     """Charge completion tokens beyond what was set aside."""
     request.completion_used += amount
-    request.completion_used_at_us = now_us
+    request.completion_refundable = 0
     request.overdrawn_tokens += amount
     return overdraw(state, request.completion_meters, amount, now_us)
 
@@ -145,8 +149,9 @@ def _close(state: TenantState, keys: list[MeterKey], used: int, unused: int, now
 
 
 def _refund(state: TenantState, keys: list[MeterKey], amount: int, used_at_us: int, now_us: int) -> None:
-    for meter, limit in metered(state, keys):
-        metering.refund(meter, limit, amount, used_at_us, now_us)
+    if amount:
+        for meter, limit in metered(state, keys):
+            metering.refund(meter, limit, amount, used_at_us, now_us)
 
 
 def settle(
@@ -154,8 +159,8 @@ def settle(
 ) -> list[Anomaly]:
     """Bring the charge to what was really used, and give back all the rest.
 
-    What was set aside is used first, and what is left of it goes back before anything is overdrawn, so that a use beyond the
-    reservation of one part finds the room that the other part did not need.
+    What was set aside is used first, and what is left of it goes back before anything is overdrawn, so that a use
+    beyond the reservation of one part finds the room that the other part did not need.
     """
     release_slots(state, request, now_us)
     prompt_more = prompt_tokens - request.prompt_used
@@ -166,6 +171,7 @@ def settle(
         request.prompt_left = 0
         request.prompt_used += used
         request.prompt_used_at_us = now_us
+        request.prompt_refundable = used
         request.refunded_tokens += unused
         prompt_more -= used
 
@@ -173,22 +179,29 @@ def settle(
     if request.completion_left or request.unbooked:
         used = min(max(completion_more, 0), request.completion_left)
         unused = request.completion_left - used
-        _close(state, request.completion_meters, request.unbooked + used, unused, now_us)
+        booked = request.unbooked + used
+        _close(state, request.completion_meters, booked, unused, now_us)
         request.completion_left = request.unbooked = 0
         request.completion_used += used
         request.completion_used_at_us = now_us
+        request.completion_refundable = booked
         request.refunded_tokens += unused
         completion_more -= used
 
     found: list[Anomaly] = []
     if prompt_more < 0:
-        _refund(state, request.prompt_meters, -prompt_more, request.prompt_used_at_us, now_us)
+        # Only the last use is known apart from those of others: more is not taken back from the windows.
+        taken = min(-prompt_more, request.prompt_refundable)
+        _refund(state, request.prompt_meters, taken, request.prompt_used_at_us, now_us)
+        request.prompt_refundable -= taken
         request.prompt_used += prompt_more
         request.refunded_tokens -= prompt_more
     elif prompt_more > 0:
         found += overdraw_prompt(state, request, prompt_more, now_us)
     if completion_more < 0:
-        _refund(state, request.completion_meters, -completion_more, request.completion_used_at_us, now_us)
+        taken = min(-completion_more, request.completion_refundable)
+        _refund(state, request.completion_meters, taken, request.completion_used_at_us, now_us)
+        request.completion_refundable -= taken
         request.completion_used += completion_more
         request.refunded_tokens -= completion_more
     elif completion_more > 0:
@@ -209,7 +222,7 @@ def drop_shadow(state: TenantState, request: Request, key: MeterKey, now_us: int
 
 
 def lapses(state: TenantState, key: MeterKey) -> list[tuple[int, int, int]]:
-    """(time, used, unused): what live requests hold in this meter, and when they would be settled if all fell silent."""
+    """(time, used, unused): what live requests hold in this meter, and when silence would settle them."""
     timeout_us = state.silence_timeout_us
     held: list[tuple[int, int, int]] = []
     for request in state.requests.values():

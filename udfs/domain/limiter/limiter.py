@@ -1,13 +1,13 @@
 """The token-rate limiter of a tenant: reserve, enforce while the stream runs, settle once.
 
-`TRANSITIONS` is the whole of it: what happens to a request in each phase on each event. Handlers return what was decided
-and what was noticed.
+`TRANSITIONS` is the whole of it: what happens to a request in each phase on each event. Handlers return what was
+decided and what was noticed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason, LimitLevel
+from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason, LimitLevel, LimitUnit
 from schemas.events import (
     Event,
     PromptSubmitted,
@@ -19,8 +19,9 @@ from schemas.events import (
     UsageSource,
 )
 from udfs.domain.anomaly import Anomaly
-from udfs.domain.limiter import admission, ledger, state as states
+from udfs.domain.limiter import admission, ledger
 from udfs.domain.limiter import meter as metering
+from udfs.domain.limiter import state as states
 from udfs.domain.limiter.estimate import lengths_of
 from udfs.domain.limiter.policy import LimiterPolicy
 from udfs.domain.limiter.state import MeterKey, Phase, Request, RequestKey, TenantState
@@ -29,7 +30,7 @@ from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible, weighte
 Out: TypeAlias = Decision | Anomaly
 Outputs: TypeAlias = Sequence[Out]
 Handler: TypeAlias = Callable[[TenantState, Any, Any, LimiterPolicy, int], Outputs]
-"""(state, request, event, policy, now_us). The table below hands each one the request and event types that it declares."""
+"""(state, request, event, policy, now_us). TRANSITIONS hands each one the request and event types that it declares."""
 
 NO_POLICY: Final = LimiterPolicy(id="none", match="*")
 """What holds where no policy matches: requests are followed and settled, and nothing is limited."""
@@ -82,15 +83,25 @@ def _on_late_prompt(
 ) -> Outputs:
     """The prompt of a stream that already runs: what it streamed so far is charged at the levels known only now."""
     charged = request.completion_meters
-    streamed = request.streamed_tokens
-    request.completion_meters = []
+    request.prompt_meters, request.completion_meters = [], []
     out = list(_on_prompt(state, request, event, policy, now_us))
     unpaid = [key for key in request.completion_meters if key not in charged]
     if unpaid:
-        out += ledger.overdraw(state, unpaid, streamed, now_us)
-    if request.phase is Phase.REFUSED:
-        request.completion_meters = charged
+        out += ledger.overdraw(state, unpaid, request.streamed_tokens, now_us)
     return out
+
+
+def _on_prompt_of_expired(
+    state: TenantState, request: Request, event: PromptSubmitted, policy: LimiterPolicy, now_us: int
+) -> Outputs:
+    return (Anomaly.DUPLICATE,) if request.is_decided else _on_late_prompt(state, request, event, policy, now_us)
+
+
+def _on_prompt_of_ended(
+    state: TenantState, request: Request | None, event: PromptSubmitted, policy: LimiterPolicy, now_us: int
+) -> Outputs:
+    """Seen before, or overtaken by its own end: then nobody waits for an answer any more."""
+    return (Anomaly.DUPLICATE,) if request is None else (Anomaly.AFTER_END,)
 
 
 # --- the stream ---------------------------------------------------------------------------------------------------
@@ -150,15 +161,14 @@ def _beyond_reservation(
     least = min(binding, default=None)
     granted = wanted if least is None else min(wanted, least[0])
 
-    if granted < short:
-        assert least is not None
+    if least is not None and granted < short:
         return _revoke(state, request, event, policy, short, least, now_us)
     for room, key in shadow:
         if room < granted:
             ledger.drop_shadow(state, request, key, now_us)
             out.append(_cut(state, request, event, (room, key), DecisionMode.SHADOW, now_us))
-    for key in request.completion_meters:
-        metering.reserve(state.meters[key], state.limits[key[0]], granted, now_us)
+    for meter, limit in ledger.metered(state, request.completion_meters):
+        metering.reserve(meter, limit, granted, now_us)
     request.completion_left += granted
     request.granted_tokens += granted
     ledger.use_completion(state, request, new, now_us)
@@ -258,34 +268,58 @@ def _on_early_tokens(
 ) -> Outputs:
     """Tokens before their prompt: charged at the levels that are known, the rest when the prompt comes."""
     if request is None:
-        request = Request(Phase.EARLY, model=event.model, policy_id=policy.id)
-        request.completion_meters = _meters_known_without_prompt(state, event, policy, now_us)
+        request = _without_prompt(state, event, policy, now_us)
         _live(state, _key(event), request, now_us)
     return [*_on_tokens_after_revoke(state, request, event, policy, now_us), Anomaly.EARLY_TOKENS]
 
 
-def _meters_known_without_prompt(
-    state: TenantState, event: RequestEvent, policy: LimiterPolicy, now_us: int
-) -> list[MeterKey]:
-    keys: list[MeterKey] = []
+def _without_prompt(state: TenantState, event: RequestEvent, policy: LimiterPolicy, now_us: int) -> Request:
+    """A request whose prompt is not in the log: its key and user are not known, its tenant and model are."""
+    # Its decisions are numbered from the clock on: what it had before it was forgotten was numbered from 0.
+    request = Request(Phase.EARLY, model=event.model, policy_id=policy.id, ordinal=now_us)
+    _count_where_known(state, request, event, policy, now_us)
+    return request
+
+
+def _count_where_known(
+    state: TenantState, request: Request, event: RequestEvent, policy: LimiterPolicy, now_us: int
+) -> None:
+    subjects = {LimitLevel.TENANT: state.tenant, LimitLevel.MODEL: event.model}
     for limit in policy.limits:
-        subject = {LimitLevel.TENANT: state.tenant, LimitLevel.MODEL: event.model}.get(limit.level)
-        is_known = subject is not None and (not limit.only or subject in limit.only)
-        if is_known and subject is not None and limit.window_us and limit.counts_completion and limit.unit == 1:
-            keys.append(ledger.new_meter(state, limit, subject, policy.max_subjects, now_us))
-    return keys
+        subject = subjects.get(limit.level)
+        if subject is None or limit.unit is not LimitUnit.TOKENS or (limit.only and subject not in limit.only):
+            continue
+        key = ledger.new_meter(state, limit, subject, policy.max_subjects, now_us)
+        if limit.counts_prompt:
+            request.prompt_meters.append(key)
+        if limit.counts_completion:
+            request.completion_meters.append(key)
 
 
 def _on_tokens_of_refused(
     state: TenantState, request: Request, event: TokensGenerated, policy: LimiterPolicy, now_us: int
 ) -> Outputs:
-    """A refused request runs all the same: charge it and say that it must stop."""
-    if not request.completion_meters:
-        request.completion_meters = _meters_known_without_prompt(state, event, policy, now_us)
+    """A refused request runs all the same: charge it, prompt included, and say that it must stop."""
+    if not (request.prompt_meters or request.completion_meters):
+        _count_where_known(state, request, event, policy, now_us)
     request.phase = Phase.REVOKED
     _live(state, _key(event), request, now_us)
-    found = _on_tokens_after_revoke(state, request, event, policy, now_us)
-    return [_cut(state, request, event, None, DecisionMode.ENFORCE, now_us), *found]
+    found: list[Out] = []
+    if request.prompt_asked > request.prompt_used:
+        found += ledger.overdraw_prompt(state, request, request.prompt_asked - request.prompt_used, now_us)
+    found += _on_tokens_after_revoke(state, request, event, policy, now_us)
+    least = _least_room(state, request.completion_meters or request.prompt_meters, now_us)
+    return [_cut(state, request, event, least, DecisionMode.ENFORCE, now_us), *found]
+
+
+def _least_room(state: TenantState, keys: list[MeterKey], now_us: int) -> tuple[int, MeterKey] | None:
+    """The enforced limit of these that has least room."""
+    rooms = [
+        (metering.room(meter, limit, now_us), key)
+        for key, (meter, limit) in zip(keys, ledger.metered(state, keys), strict=True)
+        if limit.mode is DecisionMode.ENFORCE
+    ]
+    return min(rooms, default=None)
 
 
 def _on_tokens_of_expired(
@@ -295,14 +329,24 @@ def _on_tokens_of_expired(
     if 0 < event.cumulative <= request.streamed_tokens:
         return (Anomaly.DUPLICATE,)
     _live(state, _key(event), request, now_us)
-    has_place = all(metering.room(meter, limit, now_us) for meter, limit in ledger.metered(state, request.slot_meters))
-    if has_place:
-        request.phase = Phase.RUNNING
-        request.holds_slots = True
-        for meter, limit in ledger.metered(state, request.slot_meters):
-            metering.reserve(meter, limit, 1, now_us)
-        return [*_on_tokens(state, request, event, policy, now_us), Anomaly.RESUMED]
-    return [*_on_tokens_of_refused(state, request, event, policy, now_us), Anomaly.RESUMED]
+    full = _least_room(state, request.slot_meters, now_us)
+    if full is not None and full[0] == 0:
+        request.phase = Phase.REVOKED
+        found = _on_tokens_after_revoke(state, request, event, policy, now_us)
+        return [_cut(state, request, event, full, DecisionMode.ENFORCE, now_us), *found, Anomaly.RESUMED]
+    request.phase = Phase.RUNNING if request.is_decided else Phase.EARLY
+    places = [
+        key
+        for key, (meter, limit) in zip(request.slot_meters, ledger.metered(state, request.slot_meters), strict=True)
+        if metering.room(meter, limit, now_us)
+    ]
+    # A shadow limit that is full does not count it any more.
+    request.slot_meters = places
+    request.holds_slots = True
+    for meter, limit in ledger.metered(state, places):
+        metering.reserve(meter, limit, 1, now_us)
+    resume = _on_tokens if request.is_decided else _on_early_tokens
+    return [*resume(state, request, event, policy, now_us), Anomaly.RESUMED]
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
@@ -317,7 +361,7 @@ def _usage(request: Request, event: RequestEvent, policy: LimiterPolicy) -> tupl
         completion = streamed if is_odd else max(streamed, event.token_offset)
         return request.prompt_used or request.prompt_asked, completion, is_odd
     if isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT:
-        cached = event.cached_tokens if isinstance(event, RequestCompleted) else 0
+        cached = event.cached_tokens if isinstance(event, RequestCompleted) else request.cached_asked
         if is_plausible(event.prompt_tokens) and is_plausible(event.completion_tokens) and is_plausible(cached):
             weight = policy.cached_weight_permille
             prompt = weighted_prompt_tokens(event.prompt_tokens, cached, weight) if cached else event.prompt_tokens
@@ -383,7 +427,10 @@ def _on_end(state: TenantState, request: Request, event: RequestEvent, policy: L
     reason = _REASON_OF_END[type(event)]
     if request.phase is Phase.EARLY:
         reason = DecisionReason.NO_PROMPT
+    is_again = request.phase is Phase.EXPIRED
     out = _settled(state, request, event, policy, reason, prompt, completion, now_us)
+    if is_again:
+        out.append(Anomaly.RESUMED)
     if reason is DecisionReason.COMPLETED and completion and not is_odd:
         lengths_of(state.lengths, request.model).learn(-(-completion // max(request.choices, 1)))
     if is_odd:
@@ -395,22 +442,23 @@ def _on_end_of_unknown(
     state: TenantState, request: Request | None, event: RequestEvent, policy: LimiterPolicy, now_us: int
 ) -> Outputs:
     """The end of a request whose beginning is not in the log: what it says it used is charged where it is known."""
-    request = Request(Phase.EARLY, model=event.model, policy_id=policy.id)
-    request.completion_meters = _meters_known_without_prompt(state, event, policy, now_us)
-    request.prompt_meters = [key for key in request.completion_meters if state.limits[key[0]].counts_prompt]
-    return [*_on_end(state, request, event, policy, now_us), Anomaly.UNKNOWN_REQUEST]
+    request = _without_prompt(state, event, policy, now_us)
+    out = [*_on_end(state, request, event, policy, now_us), Anomaly.UNKNOWN_REQUEST]
+    state.ended[_key(event)] = request
+    return out
 
 
 def _on_end_of_refused(
     state: TenantState, request: Request, event: RequestEvent, policy: LimiterPolicy, now_us: int
 ) -> Outputs:
     """Gateways close a refused request as failed; only one that reports tokens did run after all."""
-    _, completion, _ = _usage(request, event, policy)
-    if completion <= request.completion_used:
+    prompt, completion, is_odd = _usage(request, event, policy)
+    is_reported = isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT
+    if is_odd or not (completion > request.completion_used or (is_reported and prompt > request.prompt_used)):
         _remember(state, _key(event), None, policy)
-        return NOTHING
-    if not request.completion_meters:
-        request.completion_meters = _meters_known_without_prompt(state, event, policy, now_us)
+        return (Anomaly.IMPLAUSIBLE_COUNT,) if is_odd else NOTHING
+    if not (request.prompt_meters or request.completion_meters):
+        _count_where_known(state, request, event, policy, now_us)
     return _on_end(state, request, event, policy, now_us)
 
 
@@ -447,8 +495,8 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[type[Event], Handler]]] = {
         (Phase.RUNNING, _duplicate, _on_tokens, _on_end),
         (Phase.REVOKED, _duplicate, _on_tokens_after_revoke, _on_end),
         (Phase.REFUSED, _duplicate, _on_tokens_of_refused, _on_end_of_refused),
-        (Phase.EXPIRED, _duplicate, _on_tokens_of_expired, _on_end),
-        (Phase.ENDED, _duplicate, _after_end, _after_end),
+        (Phase.EXPIRED, _on_prompt_of_expired, _on_tokens_of_expired, _on_end),
+        (Phase.ENDED, _on_prompt_of_ended, _after_end, _after_end),
         (Phase.VOID, _duplicate, _void, _void),
     )
 }

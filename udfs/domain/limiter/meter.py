@@ -1,23 +1,25 @@
 """One limit's level for one subject: a rolling window with an optional burst bucket.
 
-What counts against the limit at a time t is everything used in (t - window, t], everything reserved and not used yet, and
-debt. A reservation is counted until it is used or given back, however long the request runs, so no rolling window is
-overspent even if every running request uses all it was granted at the worst moment.
+What counts against the limit at a time t is everything used in (t - window, t], everything reserved and not used yet,
+and debt. A reservation is counted until it is used or given back, however long the request runs, so no rolling window
+is overspent even if every running request uses all it was granted at the worst moment.
 
 **Error bound.** Uses less than `slot_us` (window / 120) after the first one of an entry are kept in that entry, and an
-entry leaves the window when its *latest* use does; and a running stream books its tokens once a slot, counting as set aside
-until then. So a use is held for less than two slots longer than the exact window would hold it, and never shorter: the
-limit is never exceeded, and at most 1/61 of the throughput is given up for keeping no more than 122 entries. Uses at least
-a slot apart are held exactly.
+entry leaves the window when its *latest* use does; and a running stream books its tokens once a slot, counting as set
+aside until then. So a use is held for less than two slots longer than the exact window would hold it, and never
+shorter: the limit is never exceeded, and at most 1/61 of the throughput is given up for keeping no more than 122
+entries. Uses at least a slot apart are held exactly.
 
-**Debt.** Tokens that were generated although they did not fit (a chunk that overran its grant) are booked as soon as there
-is room for them again, at that very time; until then they keep others out. More than `MAX_DEBT_LIMITS` times the limit is
-written off, so that one wild producer can't lock a tenant out for good.
+**Debt.** Tokens that were generated although they did not fit (a chunk that overran its grant) are booked as soon as
+there is room for them again, at that very time; until then they keep others out. More than `MAX_DEBT_LIMITS` times the
+limit is written off, so that one wild producer can't lock a tenant out for good.
 
-**Burst.** The bucket is a leaky bucket as a meter (the generic cell rate algorithm of ITU-T I.371): what was taken and has
-not drained yet, at limit / window, is kept exactly, as whole tokens and a fraction of window_us-ths. No floats, no drift.
+**Burst.** The bucket is a leaky bucket as a meter (the generic cell rate algorithm of ITU-T I.371): what was taken and
+has not drained yet, at limit / window, is kept exactly, as whole tokens and a fraction of window_us-ths. No floats, no
+drift.
 
-Every function brings the meter to `now_us` first where that matters; times never go back (the caller's clock is monotone).
+Every function brings the meter to `now_us` first where that matters; times never go back (the caller's clock is
+monotone).
 """
 
 from bisect import bisect_right
@@ -161,19 +163,15 @@ def overdraw(meter: Meter, limit: Limit, amount: int, now_us: int) -> int:
 
 
 def refund(meter: Meter, limit: Limit, amount: int, used_at_us: int, now_us: int) -> None:
-    """Take back a use made at `used_at_us` or before. What has left the window by now has nothing to give back."""
+    """Take back `amount` that was used at `used_at_us`, all of it then. If it has left the window nothing goes back."""
     advance(meter, limit, now_us)
-    _take_from_bucket(meter, limit, -amount, now_us)
-    paid = min(meter.debt, amount)
-    meter.debt -= paid
-    left = amount - paid
     index = bisect_right(meter.starts, used_at_us) - 1
-    while left > 0 and index >= 0:
-        taken = min(left, meter.amounts[index])
-        meter.amounts[index] -= taken
-        meter.used -= taken
-        left -= taken
-        index -= 1
+    if index < 0 or meter.lasts[index] < used_at_us:
+        return
+    taken = min(amount, meter.amounts[index])
+    meter.amounts[index] -= taken
+    meter.used -= taken
+    _take_from_bucket(meter, limit, -taken, now_us)
     if meter.debt:
         _pay_debt(meter, limit, now_us)
 
@@ -189,8 +187,8 @@ def resets_at(meter: Meter, limit: Limit, now_us: int) -> int:
 def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, lapses: Iterable[tuple[int, int, int]]) -> int:
     """The first microsecond at which `amount` fits, were nothing else to happen than what is due anyway.
 
-    `lapses`: (time, used, unused) at which reservations lapse, in order of time: how much of them turns into use then and how
-    much goes back. `amount` is at most `limit.capacity`.
+    `lapses`: (time, used, unused) at which reservations lapse, in order of time: how much of them turns into use then
+    and how much goes back. `amount` is at most `limit.capacity`.
     """
     trial = copy(meter)
     trial.starts, trial.lasts, trial.amounts = meter.starts[:], meter.lasts[:], meter.amounts[:]

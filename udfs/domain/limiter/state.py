@@ -57,10 +57,13 @@ class Request(msgspec.Struct, array_like=True):
     refunded_tokens: int = 0
     prompt_left: int = 0
     prompt_used: int = 0
+    # The last use that the meters were told of: when, and how much of it can be taken back there.
     prompt_used_at_us: int = 0
+    prompt_refundable: int = 0
     completion_left: int = 0
     completion_used: int = 0
     completion_used_at_us: int = 0
+    completion_refundable: int = 0
     # Of completion_used, what the meters still count as set aside; and when it is booked next, and how often.
     unbooked: int = 0
     book_at_us: int = 0
@@ -69,8 +72,11 @@ class Request(msgspec.Struct, array_like=True):
     completion_meters: list[MeterKey] = []
     slot_meters: list[MeterKey] = []
     holds_slots: bool = False
-    # The weighted prompt as it was asked for: what a completion without prompt usage is charged.
+    # The prompt as it was asked for, weighted, and its cached part: what counts where the end does not say.
     prompt_asked: int = 0
+    cached_asked: int = 0
+    # Whether its prompt has been seen and answered.
+    is_decided: bool = False
     policy_id: str = ""
     choices: int = 0
 

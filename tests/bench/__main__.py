@@ -1,0 +1,270 @@
+"""`make bench`, or `python -m tests.bench [NAME ...] [--json]`: what the parts cost, each beside a reference of the
+same run.
+
+Machines are shared and noisy: read the ratios. Each figure is the best of several rounds, as the least disturbed one.
+"""
+
+import gc
+import json
+import os
+import platform
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from schemas.codec import decode_events, encode_decisions, encode_events
+from schemas.dead_letters import Position
+from schemas.decisions import Decision
+from schemas.events import Event
+from schemas.gen.headrace.v1.events_pb2 import EventBatch
+from tests.bench import workload
+from udfs.domain.limiter import LimiterFold
+from udfs.domain.policy_log import PolicyLog
+from udfs.operators.in_process import InProcessFold
+from udfs.operators.shard_fold import FoldSettings
+
+ROUNDS = 5
+NOWHERE = Position("bench", 0, 0)
+
+
+class Figure(msgspec.Struct):
+    """One line of the result: a figure, what it is measured against, and their ratio (higher is better)."""
+
+    name: str
+    value: float
+    unit: str
+    reference: str
+    reference_value: float
+    aim: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """value / reference."""
+        return self.value / self.reference_value
+
+
+def best_rate(count: int, work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Things a second in the fastest of `rounds` runs."""
+    fastest = float("inf")
+    for _ in range(rounds):
+        gc.collect()
+        began = time.perf_counter()
+        work()
+        fastest = min(fastest, time.perf_counter() - began)
+    return count / fastest
+
+
+def plain_buckets(events: list[Event]) -> None:
+    """The reference: a token bucket in a dict, the least that any limiter in Python does for an event."""
+    levels: dict[str, tuple[float, int]] = {}
+    for event in events:
+        level, last_us = levels.get(event.tenant, (50_000.0, 0))
+        now_us = max(event.event_time_us, last_us)
+        level = min(50_000.0, level + (now_us - last_us) * 0.005)
+        cost = getattr(event, "count", 0)
+        levels[event.tenant] = (level - cost if level >= cost else level, now_us)
+
+
+def fold_alone(events: list[Event]) -> list[Decision]:
+    """The limiter without codec, state or Flink, driven as the shard drives it."""
+    fold = LimiterFold()
+    apply, due = fold.apply, fold.due
+    states = {}
+    decisions = []
+    for event in events:
+        key = event.tenant
+        entry = states.get(key)
+        if entry is None:
+            entry = states[key] = [fold.new(key), 0]
+        state = entry[0]
+        if event.event_time_us > entry[1]:
+            entry[1] = event.event_time_us
+        due_us = due(state)
+        if due_us is not None and due_us <= entry[1]:
+            decisions += fold.wake(state, workload.POLICY, due_us)
+        out = apply(state, event, workload.POLICY, entry[1])  # type: ignore[arg-type]
+        if out:
+            decisions += out
+    return [decision for decision in decisions if isinstance(decision, Decision)]
+
+
+def bench_fold() -> list[Figure]:
+    """The limiter's own cost an event."""
+    events = workload.azure_events()
+    reference = best_rate(len(events), lambda: plain_buckets(events))
+    rate = best_rate(len(events), lambda: fold_alone(events))
+    return [
+        Figure(
+            "fold alone (limiter, 4 limits), events/s a core",
+            rate,
+            "events/s",
+            "bucket in a dict",
+            reference,
+            "400,000",
+        )
+    ]
+
+
+def bench_codec() -> list[Figure]:
+    """Bytes to events, events to bytes, decisions to bytes."""
+    events = workload.azure_events()
+    batches = workload.batches(events)
+    decisions = fold_alone(events)
+    parse = best_rate(len(events), lambda: [EventBatch.FromString(record) for _, record in batches])
+    decode = best_rate(len(events), lambda: [decode_events(record, NOWHERE) for _, record in batches])
+    encode = best_rate(len(events), lambda: encode_events(0, events), rounds=2)
+    out = best_rate(len(decisions), lambda: encode_decisions(0, decisions))
+    return [
+        Figure("decode event batches", decode, "events/s", "protobuf parse alone", parse),
+        Figure("encode event batches", encode, "events/s", "protobuf parse alone", parse),
+        Figure("encode decision batches", out, "decisions/s", "protobuf parse alone", parse),
+    ]
+
+
+def in_process_rate(batches: list[tuple[int, bytes]], events: int) -> float:
+    """Events a second from event batches to decision batches, in process."""
+
+    def work() -> None:
+        fold = InProcessFold(LimiterFold(), PolicyLog([workload.POLICY]))
+        for shard, record in batches:
+            outputs = fold.process(shard, record, NOWHERE).outputs
+            if outputs:
+                encode_decisions(shard, outputs)
+
+    return best_rate(events, work, rounds=3)
+
+
+def bench_minicluster() -> list[Figure]:
+    """Files to files on Flink: the trace ten times over, so that the start of the job weighs little."""
+    from jobs.admission import build
+    from jobs.ops.azure_trace import SPAN_US, shifted
+    from jobs.wiring.embedded import run
+    from jobs.wiring.file_log import write_event_file
+    from jobs.wiring.settings import load_settings
+
+    once = workload.azure_events()
+    events = [shifted(event, round_number * SPAN_US, round_number) for round_number in range(10) for event in once]
+    batches = workload.batches(events)
+    reference = in_process_rate(batches, len(events))
+    del batches
+    figures = []
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "events.pb"
+        write_event_file(log, events)
+        policies = Path(scratch) / "policies.yaml"
+        policies.write_text(workload.POLICY_YAML)
+        for backend in ("hashmap", "rocksdb"):
+            settings = load_settings(
+                input=(log,), policies=policies, output=Path(scratch) / backend, state_backend=backend
+            )
+            job = run("bench", build, settings)
+            rate = job.counts["events"] / job.seconds
+            figures.append(
+                Figure(
+                    f"MiniCluster files to files, {backend}, job start included",
+                    rate,
+                    "events/s",
+                    "in process",
+                    reference,
+                    "120,000",
+                )
+            )
+    return figures
+
+
+def populate(keys: int) -> InProcessFold:  # type: ignore[type-arg]
+    """A fold that has seen one request of each of `keys` tenants."""
+    fold = InProcessFold(LimiterFold(), PolicyLog([workload.POLICY]), FoldSettings())
+    for first in range(0, keys, 50_000):
+        events = [
+            event
+            for number in range(first, min(first + 50_000, keys))
+            for event in workload.life(f"tenant-{number}", number, 1_000_000 + number, chunks=1)
+        ]
+        for shard, record in workload.batches(events):
+            fold.process(shard, record, NOWHERE)
+    return fold
+
+
+def measure_keys(keys: int) -> dict[str, float]:
+    """In a process of its own: memory of `keys` tenants, and the cost of traffic over them."""
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    fold = populate(keys)
+    found = {"memory_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024}
+    start_us = 1_000_000_000
+    for name, distribution in (("uniform", workload.uniform), ("zipf", workload.zipf)):
+        fastest = float("inf")
+        for _ in range(3):
+            events = workload.traffic(distribution(keys, random.Random(7)), 20_000, start_us)
+            start_us += 600_000_000
+            batches = workload.batches(events)
+            began = time.perf_counter()
+            for shard, record in batches:
+                fold.process(shard, record, NOWHERE)
+            fastest = min(fastest, time.perf_counter() - began)
+        found[name] = len(events) / fastest
+    return found
+
+
+def bench_keys() -> list[Figure]:
+    """Memory and cost an event as tenants grow, in process (states as bytes in a dict, 4,096 keys cached a shard)."""
+    found = {}
+    for keys in (1_000, 100_000, 1_000_000):
+        command = [sys.executable, "-m", "tests.bench", "--measure-keys", str(keys)]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        found[keys] = json.loads(output)
+    few = found[1_000]
+    figures = [
+        Figure(f"memory at {keys:,} tenants", found[keys]["memory_mib"], "MiB", "1,000 tenants", few["memory_mib"])
+        for keys in found
+    ]
+    for name in ("uniform", "zipf"):
+        for keys in (100_000, 1_000_000):
+            aim = "ratio above 1/1.5 = 0.67" if name == "zipf" and keys == 1_000_000 else ""
+            figures.append(
+                Figure(f"{name} over {keys:,} tenants", found[keys][name], "events/s", "1,000 tenants", few[name], aim)
+            )
+    return figures
+
+
+BENCHES = {"fold": bench_fold, "codec": bench_codec, "keys": bench_keys, "minicluster": bench_minicluster}
+
+
+def main() -> None:
+    """Run the named benches, or all."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--measure-keys"]:
+        print(json.dumps(measure_keys(int(arguments[1]))))
+        return
+    as_json = "--json" in arguments
+    names = [argument for argument in arguments if argument != "--json"] or list(BENCHES)
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        raise SystemExit(f"no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    figures = []
+    if not as_json:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}")
+        print(f"{'':<58}{'figure':>12} {'unit':<12}{'ratio':>7}  reference")
+    for name in names:
+        for figure in BENCHES[name]():
+            figures.append(figure)
+            if not as_json:
+                aim = f"  (aim {figure.aim})" if figure.aim else ""
+                print(
+                    f"{figure.name:<58}{figure.value:>12,.0f} {figure.unit:<12}{figure.ratio:>7.2f}"
+                    f"  {figure.reference} {figure.reference_value:,.0f}{aim}"
+                )
+    if as_json:
+        print(json.dumps([{**msgspec.structs.asdict(figure), "ratio": figure.ratio} for figure in figures], indent=2))
+
+
+if __name__ == "__main__":
+    main()
