@@ -3,15 +3,19 @@
 python -m jobs.admission --input events.pb.gz --policies policies.yaml --output out
 """
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.wiring.file_log import plan_files
+from jobs.wiring.embedded import JobFailedError, run
+from jobs.wiring.file_log import EventFileError
+from jobs.wiring.java import JavaNotFoundError
 from jobs.wiring.names import ADMISSION_JOB, Uid
-from jobs.wiring.policies import load_policies
-from jobs.wiring.settings import AdmissionSettings, load_settings
+from jobs.wiring.policies import PolicyFileError, load_policies
+from jobs.wiring.settings import DAY_US, AdmissionSettings, SettingsError, load_settings
+from udfs.domain.limiter import LimiterPolicy
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -23,8 +27,9 @@ def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folder
     """The whole of the job."""
     from functools import partial
 
-    from jobs.wiring.file_io import UNREAD, read_files, write_records
     from pyflink.common import Types
+
+    from jobs.wiring.file_io import UNREAD, read_files, write_records
     from schemas.codec import encode_decisions
     from schemas.topics import shard_of
     from udfs.domain.limiter import LimiterFold
@@ -32,6 +37,7 @@ def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folder
     from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS, DECISION_ROW, KeyedFold
 
     policies = load_policies(settings.policies).policies if settings.policies else ()
+    _require_memory(policies, settings)
     records = read_files(env, folders.plan, settings.shard_count)
     decided = (
         records.key_by(lambda row: row[0], Types.INT())
@@ -52,3 +58,37 @@ def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folder
     write_records(decided.get_side_output(DEAD_LETTERS), folders.dead_letters, Uid.DEAD_LETTERS)
     write_records(decided.get_side_output(COUNTS), folders.counts, Uid.COUNTS)
     write_records(records.get_side_output(UNREAD), folders.unread, Uid.UNREAD)
+
+
+def _require_memory(policies: tuple[LimiterPolicy, ...], settings: AdmissionSettings) -> None:
+    """A tenant must not be forgotten while one of its windows, debt included, still counts."""
+    longest_us = max((limit.window_us for policy in policies for limit in policy.limits), default=0)
+    needed_days = -(-longest_us * 3 // DAY_US) + 1
+    if settings.state_ttl_days < needed_days:
+        raise SettingsError(
+            f"state_ttl_days: {settings.state_ttl_days} is too short for the longest window of the policies, "
+            f"set it to at least {needed_days}"
+        )
+
+
+def main(
+    *,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file of settings.")] = None,
+    input: Annotated[list[Path] | None, typer.Option("--input", "-i", help="Event file; may be repeated.")] = None,  # noqa: A002
+    policies: Annotated[Path | None, typer.Option("--policies", "-p", help="Policy file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for all output.")] = None,
+    restore_from: Annotated[Path | None, typer.Option(help="Checkpoint folder to go on from.")] = None,
+) -> None:
+    """Decide event files; `headrace run` does the same and sums up."""
+    given = {"policies": policies, "output": output, "restore_from": restore_from}
+    settings = load_settings(config, input=tuple(input) if input else None, **given)
+    job = run(ADMISSION_JOB, build, settings)
+    typer.echo(f"{job.counts.get('events', 0):,} events decided in {job.seconds:.1f} s: {settings.output / 'work'}")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError) as mistake:
+        sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
+        raise SystemExit(1) from None

@@ -1,17 +1,17 @@
 """The Azure LLM inference trace of 2023 as events: what a gateway in front of that service would have logged.
 
-The trace gives, for each request, its arrival and its prompt and completion tokens (Patel et al., Splitwise, ISCA 2024). All
-else is assumed, by a rule that a seed fixes:
+The trace gives, for each request, its arrival and its prompt and completion tokens (Patel et al., Splitwise, ISCA
+2024). All else is assumed, by a rule that a seed fixes:
 
-- **Tenants**: each request goes to one of `tenants`, the i-th of which gets a share proportional to 1 / i (Zipf). Each tenant
-  has three API keys and twenty users, drawn evenly.
-- **Life**: the prompt at arrival; the first token after 200 ms and 0.25 ms a prompt token; then a token every 30 ms, reported
-  in chunks of 16; the completion with the last one. Nobody gives max_tokens, as the trace has none.
-- **Delivery**: each event reaches the log after a delay of its own, exponential with a mean of 20 ms, and every fiftieth one
-  after another 0 to 2 s, so the log is out of order as real ones are.
+- **Tenants**: each request goes to one of `tenants`, the i-th of which gets a share proportional to 1 / i (Zipf). Each
+  tenant has three API keys and twenty users, drawn evenly.
+- **Life**: the prompt at arrival; the first token after 200 ms and 0.25 ms a prompt token; then a token every 30 ms,
+  reported in chunks of 16; the completion with the last one. Nobody gives max_tokens, as the trace has none.
+- **Delivery**: each event reaches the log after a delay of its own, exponential with a mean of 20 ms, and every
+  fiftieth one after another 0 to 2 s, so the log is out of order as real ones are.
 
 Requests that the limiter throttles are not asked again: a recording can't react. The demo's policy says so
-(`traffic_is_recorded`).
+(`traffic: recorded`).
 """
 
 import csv
@@ -21,8 +21,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
+from schemas.codec import NAME_OF_KIND
 from schemas.events import Event, PromptSubmitted, RequestCompleted, TokensGenerated, UsageSource
 from schemas.identity import event_id
 
@@ -33,7 +36,21 @@ PROMPT_TOKEN_US = 250
 KEYS_PER_TENANT = 3
 USERS_PER_TENANT = 20
 MODEL = "azure-conv"
+TRACE = Path(__file__).parents[2] / "data" / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.gz"
+SPREADING = (
+    "Each request goes to one of the tenants, the i-th with a share proportional to 1 / i, and to one of its three "
+    "API keys and twenty users, drawn evenly. First token after 200 ms and 0.25 ms a prompt token, then one every 30 ms, "
+    "in chunks of 16. Each event reaches the log after an exponential delay of 20 ms in the mean, every fiftieth up to 2 s "
+    "later."
+)
 SOURCE = "gateway-1"
+
+
+SPAN_US = 3_600_000_000
+"""More than the trace spans, by which a copy of it can be shifted to follow it."""
+
+
+EventT = TypeVar("EventT", PromptSubmitted, TokensGenerated, RequestCompleted)
 
 
 class TraceRow(NamedTuple):
@@ -71,6 +88,17 @@ def read_trace(path: Path) -> Iterator[TraceRow]:
             yield _row(path, line, fields)
 
 
+def shifted(event: Event, by_us: int, copy: int) -> Event:
+    """The same event later, as part of the `copy`-th round: other requests and sessions, the same tenants."""
+    return msgspec.structs.replace(
+        event,
+        event_time_us=event.event_time_us + by_us,
+        watermark_us=event.watermark_us + by_us if event.watermark_us else 0,
+        request_id=f"{event.request_id}-{copy}",
+        session=f"{event.session}-{copy}",
+    )
+
+
 def tenant_names(count: int) -> list[str]:
     """tenant-01, tenant-02, ..., the busiest first."""
     return [f"tenant-{number:02d}" for number in range(1, count + 1)]
@@ -82,12 +110,28 @@ def _life(row: TraceRow, number: int, tenant: str, rng: random.Random) -> Iterat
     first_us = row.arrival_us + FIRST_TOKEN_US + row.prompt_tokens * PROMPT_TOKEN_US
     total = row.completion_tokens
 
-    def event_at(sequence: int, kind: str, at_us: int) -> tuple[object, ...]:
-        id_ = event_id(session, sequence, kind)
-        return (id_, tenant, request_id, 0, at_us, 0, sequence, session, MODEL, "", "", SOURCE, None)
+    def event(kind: type[EventT], sequence: int, at_us: int, **body: Any) -> EventT:
+        return kind(
+            event_id=event_id(session, sequence, NAME_OF_KIND[kind]),
+            tenant=tenant,
+            request_id=request_id,
+            attempt=0,
+            event_time_us=at_us,
+            watermark_us=0,
+            sequence=sequence,
+            session=session,
+            model=MODEL,
+            backend="",
+            region="",
+            source=SOURCE,
+            provenance=None,
+            **body,
+        )
 
-    yield PromptSubmitted(
-        *event_at(1, "prompt_submitted", row.arrival_us),  # type: ignore[arg-type]
+    yield event(
+        PromptSubmitted,
+        1,
+        row.arrival_us,
         prompt_tokens=row.prompt_tokens,
         api_key=f"{tenant}-key-{rng.randrange(KEYS_PER_TENANT) + 1}",
         user=f"{tenant}-user-{rng.randrange(USERS_PER_TENANT) + 1:02d}",
@@ -98,14 +142,12 @@ def _life(row: TraceRow, number: int, tenant: str, rng: random.Random) -> Iterat
     for so_far in range(0, total, CHUNK_TOKENS):
         count = min(CHUNK_TOKENS, total - so_far)
         at_us = first_us + (so_far + count - 1) * TOKEN_US
-        yield TokensGenerated(
-            *event_at(sequence, "tokens_generated", at_us),  # type: ignore[arg-type]
-            count=count,
-            cumulative=so_far + count,
-        )
+        yield event(TokensGenerated, sequence, at_us, count=count, cumulative=so_far + count)
         sequence += 1
-    yield RequestCompleted(
-        *event_at(sequence, "request_completed", at_us),  # type: ignore[arg-type]
+    yield event(
+        RequestCompleted,
+        sequence,
+        at_us,
         prompt_tokens=row.prompt_tokens,
         completion_tokens=total,
         usage_source=UsageSource.REPORTED,

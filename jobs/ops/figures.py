@@ -18,9 +18,11 @@ def count(number: int) -> str:
 def compact(number: float) -> str:
     """Three digits at most, as axes and narrow tables need them.
 
-    >>> [compact(number) for number in (0, 950, 1500, 60_000, 999_900, 12_345_678)]
-    ['0', '950', '1.5k', '60k', '1M', '12.3M']
+    >>> [compact(number) for number in (0, 0.25, 1.5, 950, 1500, 60_000, 999_900, 12_345_678)]
+    ['0', '0.25', '1.5', '950', '1.5k', '60k', '1M', '12.3M']
     """
+    if number < 10:
+        return f"{number:.2f}".rstrip("0").rstrip(".")
     for unit, size in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9)):
         scaled = number / size
         if round(scaled, 1 if scaled < 100 and size > 1 else 0) < 1000:
@@ -77,11 +79,19 @@ def day_and_time(at_us: int) -> str:
     return f"{at.year:04d}-{at:%m-%d %H:%M}"
 
 
-def printable(name: str) -> str:
-    """A name from foreign input as it may be shown: no control characters, no escapes, not endless.
+def axis_time(at_us: int, span_us: int) -> str:
+    """A time as the axis of a plot over `span_us` needs it: seconds, minutes or days."""
+    at = _utc(at_us)
+    if span_us >= 2 * 86_400_000_000:
+        return f"{at:%m-%d}"
+    return f"{at:%H:%M:%S}" if span_us < 300_000_000 else f"{at:%H:%M}"
 
-    >>> printable("acme\\x1b[2J")
-    'acme\\ufffd[2J'
+
+def printable(name: str, longest: int = _LONGEST_NAME) -> str:
+    r"""A name from foreign input as it may be shown: no control characters, no escapes, not endless.
+
+    >>> printable("acme\x1b[2J")
+    'acme�[2J'
     """
     shown = "".join(char if char.isprintable() else "\ufffd" for char in name)
-    return shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "\u2026"
+    return shown if len(shown) <= longest else shown[: longest - 1] + "\u2026"

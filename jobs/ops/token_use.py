@@ -1,7 +1,7 @@
 """When tokens were generated and how many stood in a limit's window: told from the log, without the limiter's code.
 
-The limiter keeps slots, reservations and debt. This module has none of them: it lists each token at the event time at which
-it was generated and counts those in (t - window, t], which is what a limit of tokens a window means.
+The limiter keeps slots, reservations and debt. This module has none of them: it lists each token at the event time at
+which it was generated and counts those in (t - window, t], which is what a limit of tokens a window means.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ from schemas.events import (
 )
 from udfs.domain.limiter.policy import Limit, LimiterPolicy
 from udfs.domain.limiter.tokens import is_plausible, weighted_prompt_tokens
-from udfs.domain.policy_log import PolicyLog
+from udfs.domain.policy_log import FOREVER_US, PolicyLog
 
 
 class Use(NamedTuple):
@@ -35,12 +35,12 @@ class Use(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """One TokensGenerated, in the order in which the tokens were made."""
+    """One TokensGenerated, so that sorting brings the tokens into the order in which they were made."""
 
     at_us: int
     sequence: int
     cumulative: int
-    count: int
+    new: int
 
 
 class RequestLife(msgspec.Struct):
@@ -91,15 +91,15 @@ def _at_the_end(life: RequestLife, streamed: int, weight_permille: int) -> tuple
 def uses_of(life: RequestLife, weight_permille: int = 1000) -> list[Use]:
     """The tokens of one request, in order of time; none where it did not run.
 
-    The prompt counts at the first token, or at the end where none came before it. What the end reports beyond the chunks
-    counts at the end. `weight_permille`: what a cached prompt token counts, in thousandths.
+    The prompt counts at the first token, or at the end where none came before it. What the end reports beyond the
+    chunks counts at the end. `weight_permille`: what a cached prompt token counts, in thousandths.
     """
     if not life.ran:
         return []
     made: list[Use] = []
     streamed = 0
     for chunk in sorted(life.chunks):
-        new = chunk.cumulative - streamed if chunk.cumulative else chunk.count
+        new = chunk.cumulative - streamed if chunk.cumulative else chunk.new
         if new > 0:
             made.append(Use(chunk.at_us, new, is_prompt=False))
             streamed += new
@@ -133,7 +133,7 @@ class LimitPiece(NamedTuple):
 def enforced_token_limits(
     policies: PolicyLog[LimiterPolicy], tenant: str, start_us: int, end_us: int
 ) -> dict[str, list[LimitPiece]]:
-    """The tenant-level token limits in mode enforce that held between `start_us` and `end_us`, by name, in order of time."""
+    """The enforced tenant-level token limits that held from `start_us` to `end_us`, by name, in order of time."""
     pieces: dict[str, list[LimitPiece]] = {}
     at_us = start_us
     while at_us <= end_us:
@@ -142,6 +142,8 @@ def enforced_token_limits(
             is_ours = limit.level is LimitLevel.TENANT and (not limit.only or tenant in limit.only)
             if is_ours and limit.unit is LimitUnit.TOKENS and limit.mode is DecisionMode.ENFORCE:
                 pieces.setdefault(limit.name, []).append(LimitPiece(at_us, until_us, limit))
+        if until_us == FOREVER_US:
+            break
         at_us = until_us
     return pieces
 
@@ -165,8 +167,8 @@ class RollingUse:
 class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
     """The moment at which a tenant came nearest to a limit, or went furthest beyond it.
 
-    `tokens` were used in (at_us - window_us, at_us]. `limit` is the largest that the limit had within that window: what was
-    used before a limit was lowered was allowed then.
+    `tokens` were used in (at_us - window_us, at_us]. `limit` is the largest that the limit had within that window:
+    what was used before a limit was lowered was allowed then.
     """
 
     limit_name: str
@@ -179,18 +181,18 @@ class PeakUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _loosest(pieces: Sequence[LimitPiece], now: LimitPiece, at_us: int) -> int:
-    """The largest value of the limit within its window before `at_us`."""
+    """The largest value that the limit had at any microsecond of its window up to `at_us`."""
     window_us = now.limit.window_us
     return max(
         piece.limit.limit
         for piece in pieces
-        if piece.limit.window_us == window_us and piece.from_us <= at_us and piece.until_us > at_us - window_us
+        if piece.limit.window_us == window_us and piece.from_us <= at_us and piece.until_us > at_us - window_us + 1
     )
 
 
 def _moments(pieces: Sequence[LimitPiece], times_us: list[int]) -> Iterator[tuple[int, LimitPiece]]:
-    """Where a share of a limit can be at its highest: at a use, at a change of limits, and when a larger one is past."""
-    changes = {piece.from_us for piece in pieces} | {piece.until_us + piece.limit.window_us for piece in pieces}
+    """Where a share of a limit can be highest: at a use, at a change of limits, and when a larger one is past."""
+    changes = {piece.from_us for piece in pieces} | {piece.until_us + piece.limit.window_us - 1 for piece in pieces}
     for piece in pieces:
         first, last = bisect_right(times_us, piece.from_us - 1), bisect_right(times_us, piece.until_us - 1)
         moments = set(times_us[first:last]) | {at_us for at_us in changes if piece.from_us <= at_us < piece.until_us}

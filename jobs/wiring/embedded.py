@@ -78,10 +78,11 @@ def run(name: str, build: Build, settings: AdmissionSettings, progress: Progress
     job_id = str(client.get_job_id())
     total_blocks = sum(1 for _ in folders.plan.open(encoding="utf-8"))
     result = client.get_job_execution_result()
-    while progress is not None and rest is not None and not result.done():
+    furthest = 0.0
+    while progress is not None and rest is not None and total_blocks and not result.done():
         time.sleep(POLL_S)
-        if total_blocks:
-            progress(min(_blocks_read(rest, job_id) / total_blocks, 1.0))
+        furthest = max(furthest, min(_blocks_read(rest, job_id) / total_blocks, 1.0))
+        progress(furthest)
     try:
         result.result()
     except Exception as error:

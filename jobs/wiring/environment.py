@@ -58,6 +58,8 @@ def flink_options(settings: AdmissionSettings, folders: Folders, rest_port: int)
         "rest.address": "localhost",
         "rest.bind-address": "localhost",
         "rest.port": str(rest_port),
+        # How stale the progress may be.
+        "metrics.fetcher.update-interval": "300 ms",
         "execution.buffer-timeout.interval": f"{settings.buffer_timeout_ms} ms",
         "execution.checkpointing.interval": f"{settings.checkpoint_interval_ms} ms",
         "execution.checkpointing.dir": folders.checkpoints.as_uri(),

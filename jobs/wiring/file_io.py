@@ -1,7 +1,7 @@
 """Files as source and sink of a job: blocks of event files in, text lines of records out.
 
-Flink's FileSource hands out one line a block, so a checkpoint holds how many blocks have been read, and a restored job reads
-the same blocks again.
+Flink's FileSource hands out one line a block, so a checkpoint holds how many blocks have been read, and a restored job
+reads the same blocks again.
 """
 
 from base64 import b64decode, b64encode

@@ -1,8 +1,8 @@
 """YAML as plain values that know their lines.
 
 Reads what people write in settings: mappings, lists and scalars. A scalar is its text, and whoever reads the value says
-what type it has: `tenant: no` is the tenant "no", not false, and a version such as 1.10 keeps its nought. An unquoted ~ or null, or
-nothing at all, is None. Nothing is ever constructed from a tag.
+what type it has: `tenant: no` is the tenant "no", not false, and `version: 1.10` keeps its nought. An unquoted
+null or ~, or nothing at all, is None. No object is ever constructed from a tag.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import yaml
 YamlPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys of mappings, and indices of lists from 0."""
 
-YamlValue: TypeAlias = "str | None | list[YamlValue] | dict[str, YamlValue]"
+YamlValue: TypeAlias = "str | list[YamlValue] | dict[str, YamlValue] | None"
 
 MAX_VALUES: Final = 100_000
 """Aliases counted as often as they stand, so that a small file can't unfold into a huge one."""
@@ -61,12 +61,12 @@ class LocatedYaml(NamedTuple):
 
 
 def read_yaml(text: str) -> LocatedYaml | None:
-    """Read the one document in `text`; None where there is none.
+    r"""Read the one document in `text`; None where there is none.
 
     Repeated keys, tags and merge keys are problems: the first of the repeated keys counts, and the others are left out.
     Raises UnreadableYamlError.
 
-    >>> read = read_yaml("limit: 60k\\nonly:\\n- alice\\n- bob\\n")
+    >>> read = read_yaml("limit: 60k\nonly:\n- alice\n- bob\n")
     >>> read.value
     {'limit': '60k', 'only': ['alice', 'bob']}
     >>> read.line(("only", 1))
@@ -118,35 +118,40 @@ def _value(node: yaml.Node, path: YamlPath, document: LocatedYaml, budget: Itera
         case yaml.MappingNode():
             return _mapping(node, path, document, budget)
         case yaml.SequenceNode():
-            items: list[YamlValue] = []
-            for index, item in enumerate(node.value):
-                document.lines[(*path, index)] = item.start_mark.line + 1
-                items.append(_value(item, (*path, index), document, budget))
-            return items
-        case _:
+            return _sequence(node, path, document, budget)
+        case yaml.ScalarNode():
             is_null = node.style is None and node.value in _NULLS
-            return None if is_null else str(node.value)
+            return None if is_null else node.value
+    raise TypeError(f"YAML has no {node}")
+
+
+def _sequence(node: yaml.SequenceNode, path: YamlPath, document: LocatedYaml, budget: Iterator[int]) -> list[YamlValue]:
+    values: list[YamlValue] = []
+    for index, value_node in enumerate(node.value):
+        here = (*path, index)
+        document.lines[here] = value_node.start_mark.line + 1
+        values.append(_value(value_node, here, document, budget))
+    return values
 
 
 def _mapping(
     node: yaml.MappingNode, path: YamlPath, document: LocatedYaml, budget: Iterator[int]
 ) -> dict[str, YamlValue]:
     values: dict[str, YamlValue] = {}
+    problems = document.problems
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
-        key = key_node.value
         if not isinstance(key_node, yaml.ScalarNode):
-            document.problems.append(
-                YamlProblem(line, path, "has a key that is a list or mapping: a key must be a name")
-            )
-        elif key == "<<" and key_node.style is None:
-            document.problems.append(YamlProblem(line, path, "merges with <<, which is not read: write the fields out"))
+            problems.append(YamlProblem(line, path, "has a key that is a list or mapping: a key must be a name"))
+            continue
+        key = key_node.value
+        here = (*path, key)
+        if key == "<<" and key_node.style is None:
+            problems.append(YamlProblem(line, path, "merges with <<, which is not read: write the fields out"))
         elif key in values:
-            first = document.lines[(*path, key)]
-            document.problems.append(
-                YamlProblem(line, (*path, key), f"stands here again, first on line {first}: keep one of them")
-            )
+            first = document.lines[here]
+            problems.append(YamlProblem(line, here, f"stands here again, first on line {first}: keep one of them"))
         else:
-            document.lines[(*path, key)] = line
-            values[key] = _value(value_node, (*path, key), document, budget)
+            document.lines[here] = line
+            values[key] = _value(value_node, here, document, budget)
     return values

@@ -10,7 +10,7 @@ from typing import Final
 
 COUNT_FORM: Final = "a count such as 500, 60_000, 60k or 1.5M"
 DURATION_FORM: Final = "a duration such as 500ms, 60s, 5m, 24h or 1d"
-SHARE_FORM: Final = "a share from 0.0 to 1.0 with at most three decimals"
+SHARE_FORM: Final = "a share from 0.0 to 1.0"
 INSTANT_FORM: Final = "a time with its zone such as 2026-01-31T18:45:00Z"
 
 _TIMES: Final = {"": 1, "k": 1_000, "M": 1_000_000}
@@ -22,6 +22,9 @@ _UNITS_US: Final = {
     "h": 3_600_000_000,
     "d": 86_400_000_000,
 }
+
+_SHOWN_CHARACTERS: Final = 40
+_MICROSECOND_DIGITS: Final = 6
 
 # Twenty digits hold every 64-bit count; more are not worth the time to convert them.
 _NUMBER = re.compile(r"(?P<number>[0-9]{1,20}(?:_[0-9]{1,20}){0,6}(?:\.[0-9]{1,9})?) ?(?P<unit>[A-Za-zµ]*)")
@@ -36,8 +39,9 @@ class QuantityError(ValueError):
     """A quantity that can't be read; the message says what was written, what is wrong and what is allowed."""
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:39] + "…")
+def shown(text: str) -> str:
+    """`text` as a message quotes it: on one line, and not at any length."""
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
 
 
 def parse_count(text: str) -> int:
@@ -71,31 +75,42 @@ def parse_duration_us(text: str) -> int:
 def _scaled(text: str, units: dict[str, int], form: str) -> int:
     match = _NUMBER.fullmatch(text)
     if match is None or (match["unit"] and match["unit"] not in units):
-        raise QuantityError(f"is {_shown(text)}, must be {form}")
+        raise QuantityError(f"is {shown(text)}, must be {form}")
     if match["unit"] not in units:
-        raise QuantityError(f"is {_shown(text)} without a unit, must be {form}")
+        raise QuantityError(f"is {shown(text)} without a unit, must be {form}")
     # A fraction has at most nine digits and the number 140: exact as a ratio, whatever the decimal context.
     numerator, denominator = Decimal(match["number"]).as_integer_ratio()
     whole, rest = divmod(numerator * units[match["unit"]], denominator)
     if rest:
-        raise QuantityError(f"is {_shown(text)}, which comes to no whole number; must be {form}")
+        raise QuantityError(f"is {shown(text)}, which comes to no whole number; must be {form}")
     return whole
 
 
+def parse_share(text: str) -> Decimal:
+    """A share from 0 to 1.
+
+    >>> parse_share("0.95")
+    Decimal('0.95')
+    >>> parse_share("25%")
+    Traceback (most recent call last):
+    jobs.wiring.quantities.QuantityError: is '25%', must be a share from 0.0 to 1.0
+    """
+    share = Decimal(text) if _SHARE.fullmatch(text) else None
+    if share is None or share > 1:
+        raise QuantityError(f"is {shown(text)}, must be {SHARE_FORM}")
+    return share
+
+
 def parse_permille(text: str) -> int:
-    """A share from 0 to 1, in thousandths.
+    """A share from 0 to 1, in thousandths; it must have no more than three decimals.
 
     >>> [parse_permille(text) for text in ("0", "0.25", "1.0")]
     [0, 250, 1000]
-    >>> parse_permille("25%")
-    Traceback (most recent call last):
-    jobs.wiring.quantities.QuantityError: is '25%', must be a share from 0.0 to 1.0 with at most three decimals
     """
-    if _SHARE.fullmatch(text):
-        permille = Decimal(text) * 1000
-        if permille <= 1000 and permille == int(permille):
-            return int(permille)
-    raise QuantityError(f"is {_shown(text)}, must be {SHARE_FORM}")
+    permille, finer = divmod(parse_share(text) * 1000, 1)
+    if finer:
+        raise QuantityError(f"is {shown(text)}, must have at most three decimals")
+    return int(permille)
 
 
 def parse_instant_us(text: str) -> int:
@@ -108,18 +123,18 @@ def parse_instant_us(text: str) -> int:
     """
     match = _RFC_3339.fullmatch(text)
     if match is None:
-        raise QuantityError(f"is {_shown(text)}, must be {INSTANT_FORM}")
+        raise QuantityError(f"is {shown(text)}, must be {INSTANT_FORM}")
     date, time, fraction, zone = match.group("date", "time", "fraction", "zone")
     if zone is None:
-        raise QuantityError(f"is {_shown(text)} without a zone: write {date}T{time}Z for UTC, or an offset like +01:00")
-    fraction = (fraction or "").rstrip("0")
-    if len(fraction) > 6:
-        raise QuantityError(f"is {_shown(text)}, finer than a microsecond; must be {INSTANT_FORM}")
+        raise QuantityError(f"is {shown(text)} without a zone: write {date}T{time}Z for UTC, or an offset like +01:00")
+    fraction = (fraction or "").rstrip("0").ljust(_MICROSECOND_DIGITS, "0")
+    if len(fraction) > _MICROSECOND_DIGITS:
+        raise QuantityError(f"is {shown(text)}, finer than a microsecond; must be {INSTANT_FORM}")
     try:
         at = datetime.fromisoformat(f"{date}T{time}{'+00:00' if zone in 'Zz' else zone}")
     except ValueError as error:
-        raise QuantityError(f"is {_shown(text)}, which is no date or time of day ({error})") from error
+        raise QuantityError(f"is {shown(text)}, which is no date or time of day ({error})") from error
     since = at - datetime(1970, 1, 1, tzinfo=timezone.utc)
     if since.days < 0:
-        raise QuantityError(f"is {_shown(text)}, must not be before 1970")
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + int(fraction.ljust(6, "0"))
+        raise QuantityError(f"is {shown(text)}, must not be before 1970")
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + int(fraction)

@@ -48,7 +48,7 @@ class AdmissionSettings(BaseSettings):
     cache_entries: int = Field(4_096, ge=1, description="keys kept in memory, per shard")
     compact_events: int = Field(20_000, ge=1, description="events in a shard's log before its keys are written out")
     compact_keys: int = Field(2_000, ge=1, description="changed keys of a shard before they are written out")
-    state_ttl_days: int = Field(90, ge=1, description="days of event time after which a silent tenant is forgotten")
+    state_ttl_days: int = Field(120, ge=1, description="days of event time after which a silent tenant is forgotten")
     max_ahead_seconds: int = Field(3_600, ge=1, description="how far an event may be ahead of its own watermark")
 
     @model_validator(mode="after")

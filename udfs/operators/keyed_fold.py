@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 from pyflink.common import Row, Types
-from pyflink.common.time import Duration
+from pyflink.common.time import Time
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig
 
@@ -40,10 +40,10 @@ class FlinkStore:
         """Use the states `name` (a map of keys) and `name`-log."""
         # Expired keys are found by the fold, in event time; this only lets the backend drop what nobody asks for.
         ttl = (
-            StateTtlConfig.new_builder(Duration.of_days(ttl_days))
+            StateTtlConfig.new_builder(Time.days(ttl_days))
             .set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
             .disable_cleanup_in_background()
-            .cleanup_in_rocksdb_compact_filter(1000, Duration.of_days(30))
+            .cleanup_in_rocksdb_compact_filter(1000, Time.days(30))
             .build()
         )
         entries = MapStateDescriptor(name, Types.STRING(), STATE_BYTES)

@@ -100,6 +100,21 @@ def claim(state: TenantState, limit: Limit, subject: str, need: Need, max_subjec
     return key, limit, meter, amount, metering.room(meter, limit, now_us)
 
 
+def _claims(
+    state: TenantState, policy: LimiterPolicy, subjects: tuple[str, ...], need: Need, now_us: int
+) -> list[Claim]:
+    return [
+        claim(state, limit, subjects[limit.level], need, policy.max_subjects, now_us)
+        for limit in policy.limits
+        if not limit.only or subjects[limit.level] in limit.only
+    ]
+
+
+def _is_refused(claims: list[Claim]) -> bool:
+    # A shadow limit that is full must change nothing for the others, not even when they are booked.
+    return any(amount > room and limit.mode is DecisionMode.ENFORCE for _, limit, _, amount, room in claims)
+
+
 def refusal(state: TenantState, refused: list[Claim], now_us: int) -> Refusal | None:
     """Why these claims can't all be met now: the one that can never be, or else the one that takes longest."""
     latest: Refusal | None = None
@@ -107,7 +122,9 @@ def refusal(state: TenantState, refused: list[Claim], now_us: int) -> Refusal | 
         bound = bound_limit(limit, key, meter, room, now_us)
         if amount > limit.capacity:
             return Refusal(DecisionKind.REJECT, DecisionReason.NEVER_FITS, bound, 0)
-        retry_at_us = metering.earliest_fit(meter, limit, amount, now_us, ledger.lapses(state, key))
+        retry_at_us = metering.earliest_fit(
+            meter, limit, amount, now_us, ledger.unbooked(state, key), ledger.lapses(state, key)
+        )
         if latest is None or retry_at_us > latest.retry_at_us:
             latest = Refusal(DecisionKind.THROTTLE, DecisionReason.OVER_LIMIT, bound, retry_at_us)
     return latest
@@ -178,17 +195,17 @@ def decide(
     subjects = subjects_of(state, event)
     need, found = assess(state, event, policy, subjects)
     out: list[Decision | Anomaly] = [*found]
+    claims = _claims(state, policy, subjects, need, now_us)
+    if _is_refused(claims) and ledger.book_stalled(state, now_us):
+        claims = _claims(state, policy, subjects, need, now_us)
     granted: list[Claim] = []
     refused: list[Claim] = []
     shadow_refused: list[Claim] = []
-    for limit in policy.limits:
-        subject = subjects[limit.level]
-        if limit.only and subject not in limit.only:
-            continue
-        asked = claim(state, limit, subject, need, policy.max_subjects, now_us)
-        if asked[0][1] != subject:
+    for asked in claims:
+        key, limit, _, amount, room = asked
+        if key[1] != subjects[limit.level]:
             out.append(Anomaly.SUBJECTS_FULL)
-        if asked[3] <= asked[4]:
+        if amount <= room:
             granted.append(asked)
         elif limit.mode is DecisionMode.SHADOW:
             shadow_refused.append(asked)

@@ -90,7 +90,6 @@ def use_prompt(state: TenantState, request: Request, now_us: int) -> None:
 def use_completion(state: TenantState, request: Request, amount: int, now_us: int) -> None:
     """Use `amount` of what is set aside for the completion. The meters are told once a slot."""
     request.completion_left -= amount
-    request.completion_used += amount
     request.unbooked += amount
     if now_us >= request.book_at_us:
         book(state, request, now_us)
@@ -104,9 +103,34 @@ def book(state: TenantState, request: Request, now_us: int) -> None:
         for key in request.completion_meters:
             metering.draw(meters[key], limits[key[0]], amount, now_us)
         request.unbooked = 0
+        request.completion_used += amount
         request.completion_used_at_us = now_us
         request.completion_refundable = amount
     request.book_at_us = now_us + request.book_every_us
+
+
+def book_late(state: TenantState, request: Request, now_us: int) -> None:
+    """Tell the meters what was used of the completion up to its last event, as of then."""
+    amount = request.unbooked
+    for key in request.completion_meters:
+        metering.draw_late(state.meters[key], state.limits[key[0]], amount, request.last_us, now_us)
+    request.unbooked = 0
+    request.completion_used += amount
+    request.completion_used_at_us = request.last_us
+    request.completion_refundable = amount
+
+
+def is_stalled(request: Request, now_us: int) -> bool:
+    """Whether it holds what it used back for longer than it may: only its own next event would have told the meters."""
+    return request.unbooked > 0 and now_us - request.last_us >= request.book_every_us
+
+
+def book_stalled(state: TenantState, now_us: int) -> bool:
+    """Book the streams that have stalled, so that what they used leaves the windows in time; False: there are none."""
+    stalled = [request for request in state.requests.values() if is_stalled(request, now_us)]
+    for request in stalled:
+        book_late(state, request, now_us)
+    return bool(stalled)
 
 
 def overdraw(state: TenantState, keys: list[MeterKey], amount: int, now_us: int) -> list[Anomaly]:
@@ -175,14 +199,16 @@ def settle(
         request.refunded_tokens += unused
         prompt_more -= used
 
-    completion_more = completion_tokens - request.completion_used
+    if is_stalled(request, now_us):
+        book_late(state, request, now_us)
+    completion_more = completion_tokens - request.completion_spent
     if request.completion_left or request.unbooked:
         used = min(max(completion_more, 0), request.completion_left)
         unused = request.completion_left - used
         booked = request.unbooked + used
         _close(state, request.completion_meters, booked, unused, now_us)
         request.completion_left = request.unbooked = 0
-        request.completion_used += used
+        request.completion_used += booked
         request.completion_used_at_us = now_us
         request.completion_refundable = booked
         request.refunded_tokens += unused
@@ -221,20 +247,28 @@ def drop_shadow(state: TenantState, request: Request, key: MeterKey, now_us: int
             _close(state, [key], 0, left, now_us)
 
 
-def lapses(state: TenantState, key: MeterKey) -> list[tuple[int, int, int]]:
-    """(time, used, unused): what live requests hold in this meter, and when silence would settle them."""
+def unbooked(state: TenantState, key: MeterKey) -> list[tuple[int, int]]:
+    """(time, amount): what live requests have used and this meter still counts as set aside."""
+    return [
+        (request.last_us, request.unbooked)
+        for request in state.requests.values()
+        if request.unbooked and key in request.completion_meters
+    ]
+
+
+def lapses(state: TenantState, key: MeterKey) -> list[tuple[int, int]]:
+    """(time, amount): what live requests hold in this meter, and when silence would settle them, in order of time."""
     timeout_us = state.silence_timeout_us
-    held: list[tuple[int, int, int]] = []
+    held: list[tuple[int, int]] = []
     for request in state.requests.values():
-        used = unused = 0
+        amount = 0
         if key in request.prompt_meters:
-            unused += request.prompt_left
+            amount += request.prompt_left
         if key in request.completion_meters:
-            used = request.unbooked
-            unused += request.completion_left
+            amount += request.completion_left
         if request.holds_slots and key in request.slot_meters:
-            unused += 1
-        if used or unused:
-            held.append((request.last_us + timeout_us, used, unused))
+            amount += 1
+        if amount:
+            held.append((request.last_us + timeout_us, amount))
     held.sort()
     return held

@@ -4,7 +4,7 @@
 decided and what was noticed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason, LimitLevel, LimitUnit
@@ -23,7 +23,7 @@ from udfs.domain.limiter import admission, ledger
 from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter import state as states
 from udfs.domain.limiter.estimate import lengths_of
-from udfs.domain.limiter.policy import LimiterPolicy
+from udfs.domain.limiter.policy import Limit, LimiterPolicy
 from udfs.domain.limiter.state import MeterKey, Phase, Request, RequestKey, TenantState
 from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible, weighted_prompt_tokens
 
@@ -110,7 +110,8 @@ def _on_prompt_of_ended(
 def _new_tokens(request: Request, event: TokensGenerated) -> int:
     """Tokens this chunk adds: 0 where it was seen before, negative where its count can't be believed."""
     if event.cumulative:
-        return max(event.cumulative - request.streamed_tokens, 0) if is_plausible(event.cumulative) else -1
+        new = max(event.cumulative - request.streamed_tokens, 0)
+        return new if event.cumulative > 0 and new < IMPLAUSIBLE_TOKENS else -1
     if event.sequence:
         if event.sequence <= request.sequence:
             return 0
@@ -124,7 +125,7 @@ def _on_tokens(
     # The hot path: nine events in ten come here and decide nothing.
     request.last_us = now_us
     new = event.cumulative - request.streamed_tokens
-    if not event.cumulative or new <= 0 or event.cumulative >= IMPLAUSIBLE_TOKENS:
+    if not 0 < new < IMPLAUSIBLE_TOKENS:
         new = _new_tokens(request, event)
         if new <= 0:
             return (Anomaly.IMPLAUSIBLE_COUNT,) if new < 0 else (Anomaly.DUPLICATE,)
@@ -135,7 +136,6 @@ def _on_tokens(
     if new <= left:
         # As ledger.use_completion, written out.
         request.completion_left = left - new
-        request.completion_used += new
         request.unbooked += new
         if now_us >= request.book_at_us:
             ledger.book(state, request, now_us)
@@ -147,22 +147,22 @@ def _beyond_reservation(
     state: TenantState, request: Request, event: RequestEvent, policy: LimiterPolicy, new: int, now_us: int
 ) -> Outputs:
     """Extend the stream where there is room in every limit, else revoke it."""
+    # The new tokens are not in it: what it holds unbooked was used up to now.
     ledger.book(state, request, now_us)
     short = new - request.completion_left
     wanted = max(short, policy.extension_tokens)
     out: list[Out] = []
-    binding: list[tuple[int, MeterKey]] = []
-    shadow: list[tuple[int, MeterKey]] = []
-    for key in request.completion_meters:
-        limit = state.limits[key[0]]
-        meter = state.meters.get(key)
-        room = limit.capacity if meter is None else metering.room(meter, limit, now_us)
-        (shadow if limit.mode is DecisionMode.SHADOW else binding).append((room, key))
-    least = min(binding, default=None)
-    granted = wanted if least is None else min(wanted, least[0])
-
-    if least is not None and granted < short:
+    least = _least_room(state, request.completion_meters, now_us)
+    if least is not None and least[0] < short and ledger.book_stalled(state, now_us):
+        least = _least_room(state, request.completion_meters, now_us)
+    if least is not None and least[0] < short:
         return _revoke(state, request, event, policy, short, least, now_us)
+    granted = wanted if least is None else min(wanted, least[0])
+    shadow = [
+        (metering.room(meter, limit, now_us), key)
+        for key, (meter, limit) in _keyed(state, request.completion_meters)
+        if limit.mode is DecisionMode.SHADOW
+    ]
     for room, key in shadow:
         if room < granted:
             ledger.drop_shadow(state, request, key, now_us)
@@ -172,6 +172,7 @@ def _beyond_reservation(
     request.completion_left += granted
     request.granted_tokens += granted
     ledger.use_completion(state, request, new, now_us)
+    ledger.book(state, request, now_us)
     bound = None
     if least is not None:
         key = least[1]
@@ -237,6 +238,7 @@ def _revoke(
 ) -> Outputs:
     if request.completion_left:
         ledger.use_completion(state, request, request.completion_left, now_us)
+        ledger.book(state, request, now_us)
     if policy.traffic_is_recorded:
         # The gateway would have stopped at the end of the reservation: the rest of the recording did not happen.
         out: list[Out] = [_cut(state, request, event, least, DecisionMode.ENFORCE, now_us)]
@@ -316,10 +318,14 @@ def _least_room(state: TenantState, keys: list[MeterKey], now_us: int) -> tuple[
     """The enforced limit of these that has least room."""
     rooms = [
         (metering.room(meter, limit, now_us), key)
-        for key, (meter, limit) in zip(keys, ledger.metered(state, keys), strict=True)
+        for key, (meter, limit) in _keyed(state, keys)
         if limit.mode is DecisionMode.ENFORCE
     ]
     return min(rooms, default=None)
+
+
+def _keyed(state: TenantState, keys: list[MeterKey]) -> Iterator[tuple[MeterKey, tuple[metering.Meter, Limit]]]:
+    return zip(keys, ledger.metered(state, keys), strict=True)
 
 
 def _on_tokens_of_expired(
@@ -335,11 +341,7 @@ def _on_tokens_of_expired(
         found = _on_tokens_after_revoke(state, request, event, policy, now_us)
         return [_cut(state, request, event, full, DecisionMode.ENFORCE, now_us), *found, Anomaly.RESUMED]
     request.phase = Phase.RUNNING if request.is_decided else Phase.EARLY
-    places = [
-        key
-        for key, (meter, limit) in zip(request.slot_meters, ledger.metered(state, request.slot_meters), strict=True)
-        if metering.room(meter, limit, now_us)
-    ]
+    places = [key for key, (meter, limit) in _keyed(state, request.slot_meters) if metering.room(meter, limit, now_us)]
     # A shadow limit that is full does not count it any more.
     request.slot_meters = places
     request.holds_slots = True
@@ -454,7 +456,7 @@ def _on_end_of_refused(
     """Gateways close a refused request as failed; only one that reports tokens did run after all."""
     prompt, completion, is_odd = _usage(request, event, policy)
     is_reported = isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT
-    if is_odd or not (completion > request.completion_used or (is_reported and prompt > request.prompt_used)):
+    if is_odd or not (completion > request.completion_spent or (is_reported and prompt > request.prompt_used)):
         _remember(state, _key(event), None, policy)
         return (Anomaly.IMPLAUSIBLE_COUNT,) if is_odd else NOTHING
     if not (request.prompt_meters or request.completion_meters):
@@ -509,9 +511,9 @@ _OF_REQUESTS: Final = frozenset(TRANSITIONS[Phase.UNKNOWN])
 class LimiterFold:
     """The limiter as a fold over a tenant's events: see udfs.operators.fold.Fold for the contract."""
 
-    name: Final = "limiter"
-    version: Final = states.STATE_VERSION
-    upgrades: Final[Mapping[int, Callable[[bytes], bytes]]] = {}
+    name = "limiter"
+    version = states.STATE_VERSION
+    upgrades: Mapping[int, Callable[[bytes], bytes]] = {}
 
     def key(self, event: Event) -> str | None:
         """The tenant, for events of requests; others are not for this fold."""
@@ -521,7 +523,7 @@ class LimiterFold:
         """A tenant that nothing is known of."""
         return TenantState(key)
 
-    def apply(self, state: TenantState, event: RequestEvent, policy: LimiterPolicy | None, now_us: int) -> Outputs:
+    def apply(self, state: TenantState, event: Event, policy: LimiterPolicy | None, now_us: int) -> Outputs:
         """Decide one event at the tenant's clock `now_us`, which never goes back."""
         policy = policy or NO_POLICY
         if policy is not state.policy:
@@ -552,7 +554,7 @@ class LimiterFold:
             if request.last_us > silent_since_us:
                 continue
             reason = DecisionReason.NO_PROMPT if request.phase is Phase.EARLY else DecisionReason.SILENT
-            out += ledger.settle(state, request, request.prompt_used, request.completion_used, now_us)
+            out += ledger.settle(state, request, request.prompt_used, request.completion_spent, now_us)
             request.phase = Phase.EXPIRED
             out.append(_settlement(state, key, request, reason, b"", now_us))
             _remember(state, key, request, policy)

@@ -135,6 +135,24 @@ def draw(meter: Meter, limit: Limit, amount: int, now_us: int) -> None:
         meter.amounts.append(amount)
 
 
+def draw_late(meter: Meter, limit: Limit, amount: int, used_at_us: int, now_us: int) -> None:
+    """Use `amount` of what was set aside, as of an earlier time: what has left the window since does not count."""
+    advance(meter, limit, now_us)
+    meter.outstanding -= amount
+    if used_at_us + limit.window_us > now_us:
+        meter.used += amount
+        index = bisect_right(meter.starts, used_at_us) - 1
+        if index >= 0 and used_at_us - meter.starts[index] < limit.slot_us:
+            meter.amounts[index] += amount
+            meter.lasts[index] = max(meter.lasts[index], used_at_us)
+        else:
+            meter.starts.insert(index + 1, used_at_us)
+            meter.lasts.insert(index + 1, used_at_us)
+            meter.amounts.insert(index + 1, amount)
+    if meter.debt:
+        _pay_debt(meter, limit, now_us)
+
+
 def close(meter: Meter, limit: Limit, used: int, unused: int, now_us: int) -> None:
     """Nothing more will be used of what was set aside: use `used` of it and give `unused` back."""
     lasts = meter.lasts
@@ -184,14 +202,23 @@ def resets_at(meter: Meter, limit: Limit, now_us: int) -> int:
     return max(at_us, now_us)
 
 
-def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, lapses: Iterable[tuple[int, int, int]]) -> int:
+def earliest_fit(
+    meter: Meter,
+    limit: Limit,
+    amount: int,
+    now_us: int,
+    unbooked: Iterable[tuple[int, int]] = (),
+    lapses: Iterable[tuple[int, int]] = (),
+) -> int:
     """The first microsecond at which `amount` fits, were nothing else to happen than what is due anyway.
 
-    `lapses`: (time, used, unused) at which reservations lapse, in order of time: how much of them turns into use then
-    and how much goes back. `amount` is at most `limit.capacity`.
+    `unbooked`: (time, amount) of what was used and is still counted as set aside. `lapses`: (time, amount) at which
+    reservations lapse, in order of time. `amount` is at most `limit.capacity`.
     """
     trial = copy(meter)
     trial.starts, trial.lasts, trial.amounts = meter.starts[:], meter.lasts[:], meter.amounts[:]
+    for used_at_us, used in unbooked:
+        draw_late(trial, limit, used, used_at_us, now_us)
     pending = iter(lapses)
     next_lapse = next(pending, None)
     at_us = now_us
@@ -213,5 +240,5 @@ def earliest_fit(meter: Meter, limit: Limit, amount: int, now_us: int, lapses: I
             raise AssertionError(f"{limit.name}: {amount} can never fit into {limit.capacity}")
         at_us = next_us
         if next_lapse is not None and next_lapse[0] <= at_us:
-            close(trial, limit, next_lapse[1], next_lapse[2], at_us)
+            close(trial, limit, 0, next_lapse[1], at_us)
             next_lapse = next(pending, None)

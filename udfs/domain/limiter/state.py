@@ -64,7 +64,7 @@ class Request(msgspec.Struct, array_like=True):
     completion_used: int = 0
     completion_used_at_us: int = 0
     completion_refundable: int = 0
-    # Of completion_used, what the meters still count as set aside; and when it is booked next, and how often.
+    # What of the completion is used and the meters still count as set aside; when it is booked next, and how often.
     unbooked: int = 0
     book_at_us: int = 0
     book_every_us: int = 0
@@ -83,7 +83,12 @@ class Request(msgspec.Struct, array_like=True):
     @property
     def used_tokens(self) -> int:
         """Charged so far."""
-        return self.prompt_used + self.completion_used
+        return self.prompt_used + self.completion_used + self.unbooked
+
+    @property
+    def completion_spent(self) -> int:
+        """Charged for the completion so far, booked or not."""
+        return self.completion_used + self.unbooked
 
     @property
     def outstanding_tokens(self) -> int:

@@ -1,0 +1,117 @@
+"""The `headrace` command."""
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.ops import run_command
+from jobs.ops.azure_trace import TraceError
+from jobs.ops.policy_command import policy_app
+from jobs.wiring.atomic_file import OutputFileError
+from jobs.wiring.decision_files import DecisionFileError
+from jobs.wiring.embedded import JobFailedError
+from jobs.wiring.file_log import EventFileError
+from jobs.wiring.java import JavaNotFoundError
+from jobs.wiring.policies import PolicyFileError
+from jobs.wiring.settings import SettingsError, load_settings
+
+MISTAKES = (
+    DecisionFileError,
+    EventFileError,
+    JavaNotFoundError,
+    JobFailedError,
+    OutputFileError,
+    PolicyFileError,
+    SettingsError,
+    TraceError,
+)
+"""What a user can put right: one line each and exit status 1, never a traceback."""
+
+app = typer.Typer(
+    name="headrace",
+    help="Stream governance for LLM inference: limits decided in a log, replayable and exact.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(policy_app, name="policy")
+
+
+def _examples(*lines: str) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
+
+
+app.command(
+    epilog=_examples("headrace demo", "headrace demo --tenants 40 --seed 7 --output out/forty", "headrace demo --json")
+)(run_command.demo)
+app.command(
+    epilog=_examples(
+        "headrace run events.pb.gz --policies policies.yaml",
+        "headrace run monday.jsonl tuesday.jsonl -p policies.yaml -o out/week --decisions jsonl",
+    )
+)(run_command.run)
+app.command(epilog=_examples("headrace convert events.jsonl events.pb.gz", "headrace convert part-*.jsonl log.pb"))(
+    run_command.convert
+)
+
+
+@app.command(
+    epilog=_examples(
+        "headrace config", "HEADRACE_PARALLELISM=4 headrace config", "headrace config --config job.yaml --json"
+    )
+)
+def config(
+    *,
+    file: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file of settings.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Show every setting with its value, from the file, the environment (HEADRACE_...) and the defaults."""
+    settings = load_settings(file)
+    if as_json:
+        typer.echo(settings.model_dump_json(indent=2))
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("setting", "value", "meaning"):
+        table.add_column(title)
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        table.add_row(name, shown or "-", field.description or "")
+    Console().print(table)
+
+
+def _version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {version('headrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=lambda wanted: _version(wanted=wanted), is_eager=True)
+    ] = False,
+) -> None:
+    """Stream governance for LLM inference: limits decided in a log, replayable and exact."""
+
+
+def main() -> None:
+    """Entry point. A user's mistake is one line on standard error and exit status 1."""
+    try:
+        app()
+    except MISTAKES as mistake:
+        sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main()
