@@ -1,33 +1,53 @@
 """Between the bytes of the log and what folds see.
 
-Decoding never raises on bad bytes: what can't be read comes back as a dead letter with its reason and place, and the events
-around it are decoded all the same.
+Decoding never raises on bad bytes: what can't be read comes back as a dead letter with its reason and place, and the
+events around it are decoded all the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
 
 from schemas import events as ev
 from schemas.dead_letters import WHOLE_RECORD, DeadLetter, DeadLetterReason, Position, dead_letter
-from schemas.decisions import (
-    BoundLimit,
-    Decision,
-    DecisionKind,
-    DecisionMode,
-    DecisionReason,
-    LimitLevel,
-    LimitUnit,
-)
-from schemas.gen.headrace.v1 import dead_letters_pb2, decisions_pb2, events_pb2
+from schemas.decision_codec import decode_dead_letter, decode_decisions, encode_dead_letter, encode_decisions
+from schemas.gen.headrace.v1 import events_pb2
 from schemas.upcast import UnsupportedVersionError, to_current
+
+__all__ = [
+    "KINDS",
+    "MAX_EVENT_BYTES",
+    "MAX_NAME_BYTES",
+    "MAX_TIME_US",
+    "NAME_OF_KIND",
+    "DecodedBatch",
+    "UnreadableError",
+    "canonical_body",
+    "check_envelope",
+    "decode_dead_letter",
+    "decode_decisions",
+    "decode_events",
+    "encode_dead_letter",
+    "encode_decisions",
+    "encode_events",
+    "read_event",
+    "shard_in",
+    "wire_event",
+]
 
 MAX_EVENT_BYTES: Final = 1 << 20
 """A larger event is a dead letter: a stream's chunk is a few hundred bytes, a prompt's text does not travel here."""
 
 MAX_NAME_BYTES: Final = 512
-"""Longest tenant, request and session: they become keys of state."""
+"""Longest tenant, request and session in UTF-8: they become keys of state."""
+
+MAX_TIME_US: Final = 2**53
+"""Latest event time, in the year 2255: sums with windows stay within 64 bits, and JSON keeps it exactly."""
+
+_SURELY_FITS: Final = MAX_NAME_BYTES // 4
+"""Characters that can't be more than MAX_NAME_BYTES bytes, so that the bytes of a longer name alone are counted."""
 
 
 class DecodedBatch(NamedTuple):
@@ -39,15 +59,15 @@ class DecodedBatch(NamedTuple):
     dead: list[DeadLetter]
 
 
-class _Unreadable(Exception):  # noqa: N818
-    """Why one event goes to the dead letters; never leaves this module."""
+class UnreadableError(Exception):
+    """Why one event goes to the dead letters. `decode_events` turns it into one."""
 
     def __init__(self, reason: DeadLetterReason, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
-# --- bodies: one function a kind, in the order of the fields of its class ---------------------------------------------
+# --- bodies: one function a kind, in the order of the fields of its class -----------------------------------------
 
 
 def _prompt(body: events_pb2.PromptSubmitted) -> tuple[object, ...]:
@@ -94,13 +114,20 @@ def _health(body: events_pb2.HealthSample) -> tuple[object, ...]:
         body.gpu_memory_used_bytes,
         body.gpu_memory_total_bytes,
         body.queue_length,
-        body.kv_cache_use,
-        body.temperature_celsius,
+        _finite("kv_cache_use", body.kv_cache_use),
+        _finite("temperature_celsius", body.temperature_celsius),
     )
 
 
 def _experts(body: events_pb2.ExpertsRouted) -> tuple[object, ...]:
-    return body.layer, tuple(body.experts), tuple(body.weights)
+    return body.layer, tuple(body.experts), tuple(_finite("weights", weight) for weight in body.weights)
+
+
+def _finite(name: str, value: float) -> float:
+    # One NaN that gets into an average stays in it for ever.
+    if isfinite(value):
+        return value
+    raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, f"{name} is {value}")
 
 
 def _enum(kind: type[ev.UsageSource] | type[ev.InterruptReason], number: int) -> int:
@@ -134,21 +161,24 @@ def _provenance(wire: events_pb2.Event) -> ev.Provenance:
     )
 
 
-def _event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
+def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
+    """The event of a message, which is brought to SCHEMA_VERSION on the way. Raises UnreadableError."""
     if wire.schema_version != ev.SCHEMA_VERSION:
-        try:
-            to_current(wire)
-        except UnsupportedVersionError as refused:
-            raise _Unreadable(DeadLetterReason.UNSUPPORTED_VERSION, str(refused)) from refused
+        _upcast(wire)
     kind = wire.WhichOneof("body")
     tenant = wire.tenant
     request_id = wire.request_id
+    session = wire.session
     time_us = wire.event_time_us
-    if kind is None or time_us <= 0 or len(tenant) > MAX_NAME_BYTES or len(request_id) > MAX_NAME_BYTES:
-        raise _refused_envelope(wire, kind)
+    if not (
+        kind
+        and time_us > 0
+        and 0 < len(tenant) <= _SURELY_FITS
+        and 0 < len(request_id) <= _SURELY_FITS
+        and len(session) <= _SURELY_FITS
+    ):
+        check_envelope(kind, tenant, request_id, session, time_us)
     if kind == "tokens_generated":
-        if not tenant or not request_id:
-            raise _refused_envelope(wire, kind)
         chunk = wire.tokens_generated
         return ev.TokensGenerated(
             wire.event_id,
@@ -158,7 +188,7 @@ def _event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
             time_us,
             wire.watermark_us,
             wire.sequence,
-            wire.session,
+            session,
             wire.model,
             wire.backend,
             wire.region,
@@ -169,9 +199,6 @@ def _event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
             chunk.text,
         )
     event_type, read_body = KINDS[kind]
-    is_of_request = event_type in _OF_REQUEST
-    if is_of_request and not (tenant and request_id):
-        raise _refused_envelope(wire, kind)
     return event_type(  # type: ignore[return-value]
         wire.event_id,
         tenant,
@@ -180,7 +207,7 @@ def _event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
         time_us,
         wire.watermark_us,
         wire.sequence,
-        wire.session,
+        session,
         wire.model,
         wire.backend,
         wire.region,
@@ -191,27 +218,48 @@ def _event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
 
 
 _OF_REQUEST: Final = frozenset(
-    (ev.PromptSubmitted, ev.TokensGenerated, ev.StreamInterrupted, ev.RequestCompleted, ev.RequestFailed)
+    ("prompt_submitted", "tokens_generated", "stream_interrupted", "request_completed", "request_failed")
 )
 
 
-def _refused_envelope(wire: events_pb2.Event, kind: str | None) -> _Unreadable:
-    if kind is None:
-        return _Unreadable(
-            DeadLetterReason.UNKNOWN_KIND,
-            "the event has no body of a kind known to schema " + ev.SCHEMA_VERSION,
-        )
-    if wire.event_time_us < 0:
-        return _Unreadable(DeadLetterReason.OUT_OF_RANGE, f"event_time_us is {wire.event_time_us}")
-    for name in ("tenant", "request_id"):
-        length = len(getattr(wire, name))
+def _upcast(wire: events_pb2.Event) -> None:
+    try:
+        to_current(wire)
+    except UnsupportedVersionError as refused:
+        raise UnreadableError(DeadLetterReason.UNSUPPORTED_VERSION, str(refused)) from refused
+    except OverflowError as refused:
+        raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, str(refused)) from refused
+
+
+def check_envelope(kind: str | None, tenant: str, request_id: str, session: str, event_time_us: int) -> None:
+    """What every event must have, whichever form it comes in. Raises UnreadableError.
+
+    `kind` is the name of the body's field. Every event has a time after 1970; those of a request have tenant and id.
+    """
+    if (
+        kind in _OF_REQUEST
+        and 0 < event_time_us <= MAX_TIME_US
+        and 0 < len(tenant) <= _SURELY_FITS
+        and 0 < len(request_id) <= _SURELY_FITS
+        and len(session) <= _SURELY_FITS
+    ):
+        return
+    if kind not in KINDS:
+        why = "no body of a kind" if kind is None else f"kind {kind!r}, which is not"
+        raise UnreadableError(DeadLetterReason.UNKNOWN_KIND, f"the event has {why} known to schema {ev.SCHEMA_VERSION}")
+    if not 0 <= event_time_us <= MAX_TIME_US:
+        why = f"event_time_us is {event_time_us}, it must be from 1 to {MAX_TIME_US} microseconds since 1970"
+        raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, why)
+    for name, value in (("tenant", tenant), ("request_id", request_id), ("session", session)):
+        length = len(value.encode())
         if length > MAX_NAME_BYTES:
-            return _Unreadable(
-                DeadLetterReason.TOO_LARGE,
-                f"{name} has {length} characters, at most {MAX_NAME_BYTES} are allowed",
-            )
-    missing = [name for name in ("event_time_us", "tenant", "request_id") if not getattr(wire, name)]
-    return _Unreadable(DeadLetterReason.MISSING_FIELD, f"{kind} without {', '.join(missing)}")
+            why = f"{name} has {length} bytes, at most {MAX_NAME_BYTES} are allowed"
+            raise UnreadableError(DeadLetterReason.TOO_LARGE, why)
+    missing = [] if event_time_us else ["event_time_us"]
+    if kind in _OF_REQUEST:
+        missing += [name for name, value in (("tenant", tenant), ("request_id", request_id)) if not value]
+    if missing:
+        raise UnreadableError(DeadLetterReason.MISSING_FIELD, f"{kind} without {', '.join(missing)}")
 
 
 def decode_events(record: bytes, where: Position, *, with_provenance: bool = False) -> DecodedBatch:
@@ -223,9 +271,9 @@ def decode_events(record: bytes, where: Position, *, with_provenance: bool = Fal
     found: list[ev.Event] = []
     try:
         if len(record) <= MAX_EVENT_BYTES:
-            found = [_event(wire, with_provenance=with_provenance) for wire in batch.events]
+            found = [read_event(wire, with_provenance=with_provenance) for wire in batch.events]
             return DecodedBatch(batch.shard, found, range(len(found)), [])
-    except _Unreadable:
+    except UnreadableError:
         pass
     return _decode_apart(record, where, with_provenance=with_provenance)
 
@@ -245,7 +293,7 @@ def _decode_apart(record: bytes, where: Position, *, with_provenance: bool) -> D
         try:
             found.append(_event_of_frame(frame, with_provenance=with_provenance))
             indexes.append(index)
-        except _Unreadable as unreadable:
+        except UnreadableError as unreadable:
             dead_letters.append(dead_letter(where, index, unreadable.reason, str(unreadable), frame))
     return DecodedBatch(frames.shard, found, indexes, dead_letters)
 
@@ -253,12 +301,12 @@ def _decode_apart(record: bytes, where: Position, *, with_provenance: bool) -> D
 def _event_of_frame(frame: bytes, *, with_provenance: bool) -> ev.Event:
     if len(frame) > MAX_EVENT_BYTES:
         why = f"the event has {len(frame)} bytes, at most {MAX_EVENT_BYTES} are allowed"
-        raise _Unreadable(DeadLetterReason.TOO_LARGE, why)
+        raise UnreadableError(DeadLetterReason.TOO_LARGE, why)
     try:
         wire = events_pb2.Event.FromString(frame)
     except (DecodeError, UnicodeDecodeError):
-        raise _Unreadable(DeadLetterReason.MALFORMED, "not an Event of headrace.v1") from None
-    return _event(wire, with_provenance=with_provenance)
+        raise UnreadableError(DeadLetterReason.MALFORMED, "not an Event of headrace.v1") from None
+    return read_event(wire, with_provenance=with_provenance)
 
 
 def shard_in(record: bytes) -> int | None:
@@ -269,13 +317,18 @@ def shard_in(record: bytes) -> int | None:
         return None
 
 
-# --- writing events ----------------------------------------------------------------------------------------------------
+# --- writing events -----------------------------------------------------------------------------------------------
+
+
+_WRITTEN_AS: Final = {
+    kind: (name, kind.__struct_fields__[len(ev.Envelope.__struct_fields__) :]) for kind, name in NAME_OF_KIND.items()
+}
+"""Class of an event -> name of the body's field, names of the body's fields."""
 
 
 def wire_event(event: ev.Event) -> events_pb2.Event:
     """The message of an event. Raises ValueError where a number does not fit its field."""
-    kind = NAME_OF_KIND[type(event)]
-    provenance = event.provenance or ev.Provenance()
+    kind, body_fields = _WRITTEN_AS[type(event)]
     wire = events_pb2.Event(
         event_id=event.event_id,
         tenant=event.tenant,
@@ -289,16 +342,18 @@ def wire_event(event: ev.Event) -> events_pb2.Event:
         backend=event.backend,
         region=event.region,
         source=event.source,
-        trace_id=provenance.trace_id,
-        span_id=provenance.span_id,
-        lamport=provenance.lamport,
-        vector_clock=provenance.vector_clock,
-        content_hash=provenance.content_hash,
         schema_version=ev.SCHEMA_VERSION,
     )
+    provenance = event.provenance
+    if provenance is not None:
+        wire.trace_id = provenance.trace_id
+        wire.span_id = provenance.span_id
+        wire.lamport = provenance.lamport
+        wire.vector_clock.update(provenance.vector_clock)
+        wire.content_hash = provenance.content_hash
     body: Message = getattr(wire, kind)
     body.SetInParent()
-    for name in event.__struct_fields__[len(ev.Envelope.__struct_fields__) :]:
+    for name in body_fields:
         value = getattr(event, name)
         if isinstance(value, tuple):
             getattr(body, name).extend(value)
@@ -317,115 +372,3 @@ def canonical_body(event: ev.Event) -> bytes:
 def encode_events(shard: int, batch: Iterable[ev.Event]) -> bytes:
     """One record of the events topic."""
     return events_pb2.EventBatch(shard=shard, events=[wire_event(event) for event in batch]).SerializeToString()
-
-
-# --- decisions and dead letters ----------------------------------------------------------------------------------------
-
-
-def _wire_decision(decision: Decision) -> decisions_pb2.Decision:
-    bound = decision.bound
-    return decisions_pb2.Decision(
-        decision_id=decision.decision_id,
-        kind=decision.kind,  # type: ignore[arg-type]
-        mode=decision.mode,  # type: ignore[arg-type]
-        reason=decision.reason,  # type: ignore[arg-type]
-        tenant=decision.tenant,
-        request_id=decision.request_id,
-        attempt=decision.attempt,
-        decided_at_us=decision.decided_at_us,
-        bound=bound
-        and decisions_pb2.BoundLimit(
-            name=bound.name,
-            level=bound.level,  # type: ignore[arg-type]
-            subject=bound.subject,
-            unit=bound.unit,  # type: ignore[arg-type]
-            limit=bound.limit,
-            remaining=bound.remaining,
-            reset_at_us=bound.reset_at_us,
-        ),
-        reserved_tokens=decision.reserved_tokens,
-        used_tokens=decision.used_tokens,
-        refunded_tokens=decision.refunded_tokens,
-        overdrawn_tokens=decision.overdrawn_tokens,
-        retry_at_us=decision.retry_at_us,
-        policy_id=decision.policy_id,
-        caused_by=decision.caused_by,
-    )
-
-
-def encode_decisions(shard: int, decisions: Iterable[Decision]) -> bytes:
-    """One record of the decisions topic."""
-    return decisions_pb2.DecisionBatch(
-        shard=shard, decisions=[_wire_decision(decision) for decision in decisions]
-    ).SerializeToString()
-
-
-def decode_decisions(record: bytes) -> list[Decision]:
-    """Read one DecisionBatch. Raises ValueError where the record is none: decisions are our own."""
-    try:
-        batch = decisions_pb2.DecisionBatch.FromString(record)
-    except DecodeError as error:
-        raise ValueError("not a DecisionBatch of headrace.v1") from error
-    return [_decision(wire) for wire in batch.decisions]
-
-
-def _decision(wire: decisions_pb2.Decision) -> Decision:
-    bound = None
-    if wire.HasField("bound"):
-        bound = BoundLimit(
-            name=wire.bound.name,
-            level=LimitLevel(wire.bound.level),
-            subject=wire.bound.subject,
-            unit=LimitUnit(wire.bound.unit),
-            limit=wire.bound.limit,
-            remaining=wire.bound.remaining,
-            reset_at_us=wire.bound.reset_at_us,
-        )
-    return Decision(
-        decision_id=wire.decision_id,
-        kind=DecisionKind(wire.kind),
-        mode=DecisionMode(wire.mode),
-        reason=DecisionReason(wire.reason),
-        tenant=wire.tenant,
-        request_id=wire.request_id,
-        attempt=wire.attempt,
-        decided_at_us=wire.decided_at_us,
-        bound=bound,
-        reserved_tokens=wire.reserved_tokens,
-        used_tokens=wire.used_tokens,
-        refunded_tokens=wire.refunded_tokens,
-        overdrawn_tokens=wire.overdrawn_tokens,
-        retry_at_us=wire.retry_at_us,
-        policy_id=wire.policy_id,
-        caused_by=wire.caused_by,
-    )
-
-
-def encode_dead_letter(letter: DeadLetter) -> bytes:
-    """One record of the dead-letter topic."""
-    return dead_letters_pb2.DeadLetter(
-        source=letter.source,
-        partition=letter.partition,
-        offset=letter.offset,
-        index=letter.index,
-        reason=letter.reason,  # type: ignore[arg-type]
-        detail=letter.detail,
-        payload=letter.payload,
-    ).SerializeToString()
-
-
-def decode_dead_letter(record: bytes) -> DeadLetter:
-    """Read one dead letter. Raises ValueError where the record is none."""
-    try:
-        wire = dead_letters_pb2.DeadLetter.FromString(record)
-    except DecodeError as error:
-        raise ValueError("not a DeadLetter of headrace.v1") from error
-    return DeadLetter(
-        wire.source,
-        wire.partition,
-        wire.offset,
-        wire.index,
-        DeadLetterReason(wire.reason),
-        wire.detail,
-        wire.payload,
-    )

@@ -7,6 +7,9 @@ import msgspec
 
 WHOLE_RECORD = -1
 
+MAX_DETAIL_CHARACTERS = 400
+"""Details quote what producers sent, which may be long."""
+
 
 class DeadLetterReason(IntEnum):
     """Why. The values are those on the wire."""
@@ -22,7 +25,7 @@ class DeadLetterReason(IntEnum):
 
 
 class Position(NamedTuple):
-    """Where a record stands: a topic or file, its partition, and the offset (for files, bytes of the decompressed file)."""
+    """Where a record stands: a topic or file, its partition, and the offset (in files, bytes before compression)."""
 
     source: str
     partition: int
@@ -43,4 +46,6 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 def dead_letter(where: Position, index: int, reason: DeadLetterReason, detail: str, payload: bytes) -> DeadLetter:
     """A dead letter at `where`; `index` is WHOLE_RECORD or that of the event in its batch."""
+    if len(detail) > MAX_DETAIL_CHARACTERS:
+        detail = detail[: MAX_DETAIL_CHARACTERS - 3] + "..."
     return DeadLetter(where.source, where.partition, where.offset, index, reason, detail, payload)

@@ -59,7 +59,8 @@ class LimitUnit(IntEnum):
 class BoundLimit(msgspec.Struct, frozen=True, gc=False):
     """The limit that bound a decision, or the tightest where none did: what rate-limit headers are made of.
 
-    `reset_at_us`: when nothing used so far counts against the limit any more (what running requests hold is not used yet).
+    `reset_at_us`: when nothing used so far counts against the limit any more (what running requests hold is not used
+    yet).
     """
 
     name: str

@@ -1,7 +1,7 @@
 """What folds see: one typed, slotted, immutable object an event.
 
-The wire format is `schemas/proto/headrace/v1/events.proto`; `schemas.codec` turns one into the other. There is one class
-for each body, so that a fold dispatches on the type and a body's fields can't be read from another's event.
+The wire format is `schemas/proto/headrace/v1/events.proto`; `schemas.codec` turns one into the other. There is one
+class for each body, so that a fold dispatches on the type and a body's fields can't be read from another's event.
 Times are microseconds since the epoch, counts are tokens.
 """
 
@@ -60,7 +60,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptSubmitted(Envelope, frozen=True, gc=False):
-    """A request asks to be admitted. `max_tokens` 0: the client gave none. `cached_tokens` are part of `prompt_tokens`."""
+    """A request asks to be admitted. `max_tokens` 0: the client gave none. `prompt_tokens` include `cached_tokens`."""
 
     prompt_tokens: int = 0
     max_tokens: int = 0

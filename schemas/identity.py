@@ -1,7 +1,7 @@
 """Ids that are pure functions of what happened. Test vectors: tests/golden/identity.json.
 
-A field is fed to the hash as its length (8 bytes, big-endian) and its bytes, so that no two different lists of fields give
-the same input. Text is UTF-8, integers are 8 bytes big-endian and signed.
+A field is fed to the hash as its length (8 bytes, big-endian) and its bytes, so that no two different lists of fields
+give the same input. Text is UTF-8, integers are 8 bytes, big-endian, two's complement.
 """
 
 import struct
@@ -16,8 +16,11 @@ EVENT_ID_BYTES: Final = 16
 FACT_TOKENS: Final = 256
 """How many first tokens of a prompt make its fact id."""
 
-_integer = struct.Struct(">q").pack
 _length = struct.Struct(">Q").pack
+
+
+def _integer(number: int) -> bytes:
+    return _length(number & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def _framed(fields: Sequence[bytes]) -> bytes:

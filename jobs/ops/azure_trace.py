@@ -39,9 +39,9 @@ MODEL = "azure-conv"
 TRACE = Path(__file__).parents[2] / "data" / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.gz"
 SPREADING = (
     "Each request goes to one of the tenants, the i-th with a share proportional to 1 / i, and to one of its three "
-    "API keys and twenty users, drawn evenly. First token after 200 ms and 0.25 ms a prompt token, then one every 30 ms, "
-    "in chunks of 16. Each event reaches the log after an exponential delay of 20 ms in the mean, every fiftieth up to 2 s "
-    "later."
+    "API keys and twenty users, drawn evenly. First token after 200 ms and 0.25 ms a prompt token, then one every "
+    "30 ms, in chunks of 16. Each event reaches the log after an exponential delay of 20 ms in the mean, every "
+    "fiftieth up to 2 s later."
 )
 SOURCE = "gateway-1"
 

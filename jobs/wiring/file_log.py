@@ -313,7 +313,6 @@ class BlockReader:
             offset += len(whole_line) + 1
         for shard, batch in open_batches.items():
             read.batches.append((shard, encode_events(shard, batch.events), batch.offset))
-        read.batches.sort(key=_offset_and_shard)
 
     def _add(self, event: Event, offset: int, open_batches: "dict[int, _LineBatch]", read: ReadBlock) -> None:
         for shard in shards_of(event, self._shard_count):
@@ -329,10 +328,6 @@ class BlockReader:
 class _LineBatch(NamedTuple):
     offset: int
     events: list[Event]
-
-
-def _offset_and_shard(batch: tuple[int, bytes, int]) -> tuple[int, int]:
-    return batch[2], batch[0]
 
 
 def _malformed(block: Block, at: int, detail: str, payload: bytes) -> DeadLetter:

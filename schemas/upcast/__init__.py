@@ -1,10 +1,11 @@
 """Bringing events of other schema versions to the one version that folds see.
 
 One step a version, applied to the decoded message at the edge. A step knows its two versions and nothing else. Events
-newer than this reader are read as they are where the major version is the same and every field that they mark as critical
-is known here: dropping the others loses nothing that the producer called needed. All else is refused.
+newer than this reader are read as they are where the major version is the same and every field that they mark as
+critical is known here: dropping the others loses nothing that the producer called needed. All else is refused.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
@@ -30,14 +31,18 @@ class UnsupportedVersionError(ValueError):
     """An event that can be brought to the current version neither way."""
 
 
+_SEMANTIC_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.[0-9]{1,9})?([-+][0-9A-Za-z.+-]*)?")
+
+
 def _minor(version: str) -> tuple[int, int]:
-    try:
-        major, minor, *_ = version.split(".")
-        return int(major), int(minor)
-    except ValueError:
+    """Major and minor of a semantic version; the patch may be left out."""
+    found = _SEMANTIC_VERSION.fullmatch(version)
+    if found is None:
+        # The version comes from outside and may be long.
         raise UnsupportedVersionError(
-            f"schema version {version!r} is not a semantic version such as {SCHEMA_VERSION}"
-        ) from None
+            f"schema version {version[:40]!r} is not a semantic version such as {SCHEMA_VERSION}"
+        )
+    return int(found[1]), int(found[2])
 
 
 CURRENT: Final = _minor(SCHEMA_VERSION)
@@ -45,7 +50,11 @@ _KNOWN_FIELDS: Final = frozenset(field.number for field in WireEvent.DESCRIPTOR.
 
 
 def to_current(event: WireEvent) -> None:
-    """Bring `event` to SCHEMA_VERSION, in place. Raises UnsupportedVersionError, and then the event is unchanged."""
+    """Bring `event` to SCHEMA_VERSION, in place.
+
+    Raises UnsupportedVersionError, and then the event is unchanged, or OverflowError where a step finds a value that
+    the next version can't hold.
+    """
     version = _minor(event.schema_version)
     if version == CURRENT:
         return

@@ -3,16 +3,15 @@
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from pathlib import Path
+from typing import Any, TypeVar
 
-from jobs.ops.azure_trace import lives, read_trace
+from jobs.ops.azure_trace import TRACE, lives, read_trace
 from schemas.codec import encode_events
 from schemas.decisions import LimitLevel, LimitUnit
 from schemas.events import Event, PromptSubmitted, RequestCompleted, TokensGenerated, UsageSource
 from schemas.topics import shard_of
 from udfs.domain.limiter import Limit, LimiterPolicy
 
-TRACE = Path(__file__).parents[2] / "data" / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.gz"
 MINUTE_US = 60_000_000
 CHUNKS = 8
 
@@ -47,6 +46,20 @@ POLICY = LimiterPolicy(
 """Four limits at two levels, wide enough that most requests run: admitted requests cost more than refused ones."""
 
 
+POLICY_YAML = """\
+version: 1
+policies:
+  - id: bench
+    tenant: "*"
+    limits:
+      - {name: tokens-minute, level: tenant, unit: tokens, limit: 2M, window: 60s}
+      - {name: key-tokens-minute, level: api_key, unit: tokens, limit: 1M, window: 60s}
+      - {name: requests-minute, level: tenant, unit: requests, limit: 10k, window: 60s}
+      - {name: streams, level: tenant, unit: streams, limit: 1k}
+"""
+"""The same as a file, for the job."""
+
+
 def azure_events(tenants: int = 12) -> list[Event]:
     """The shipped trace as events, as `headrace demo` makes them."""
     return lives(read_trace(TRACE), tenants, seed=1)
@@ -67,19 +80,39 @@ def batches(events: Iterable[Event], size: int = 500) -> list[tuple[int, bytes]]
     return done
 
 
+EventT = TypeVar("EventT", PromptSubmitted, TokensGenerated, RequestCompleted)
+
+
 def life(tenant: str, number: int, at_us: int, chunks: int = CHUNKS) -> Iterator[Event]:
     """One request: a prompt, `chunks` chunks of 16 tokens half a second apart, its completion."""
     request_id = f"request-{number}"
 
-    def envelope(sequence: int, time_us: int) -> tuple[object, ...]:
-        return (b"", tenant, request_id, 0, time_us, 0, sequence, request_id, "model", "", "", "bench", None)
+    def event(kind: type[EventT], sequence: int, time_us: int, **body: Any) -> EventT:
+        return kind(
+            event_id=b"",
+            tenant=tenant,
+            request_id=request_id,
+            attempt=0,
+            event_time_us=time_us,
+            watermark_us=0,
+            sequence=sequence,
+            session=request_id,
+            model="model",
+            backend="",
+            region="",
+            source="bench",
+            provenance=None,
+            **body,
+        )
 
-    yield PromptSubmitted(*envelope(1, at_us), prompt_tokens=500, api_key="key")  # type: ignore[arg-type]
+    yield event(PromptSubmitted, 1, at_us, prompt_tokens=500, api_key="key")
     for chunk in range(1, chunks + 1):
         at_us += 500_000
-        yield TokensGenerated(*envelope(chunk + 1, at_us), count=16, cumulative=16 * chunk)  # type: ignore[arg-type]
-    yield RequestCompleted(
-        *envelope(chunks + 2, at_us),  # type: ignore[arg-type]
+        yield event(TokensGenerated, chunk + 1, at_us, count=16, cumulative=16 * chunk)
+    yield event(
+        RequestCompleted,
+        chunks + 2,
+        at_us,
         prompt_tokens=500,
         completion_tokens=16 * chunks,
         usage_source=UsageSource.REPORTED,

@@ -46,9 +46,7 @@ policies = st.builds(
 # A few clocks, so that events out of reach do agree now and then.
 clocks_us = st.sampled_from([INT64_MIN, -1, 0, NOW - 20 * HOUR, NOW, NOW + 2 * HOUR, NOW * 1_000, INT64_MAX])
 times_us = st.one_of(
-    st.tuples(clocks_us, st.integers(-HOUR, HOUR)).map(
-        lambda pair: min(max(sum(pair), INT64_MIN), INT64_MAX)
-    ),
+    st.tuples(clocks_us, st.integers(-HOUR, HOUR)).map(lambda pair: min(max(sum(pair), INT64_MIN), INT64_MAX)),
     st.integers(NOW - 60 * SECOND, NOW + 60 * SECOND),
     st.integers(INT64_MIN, INT64_MAX),
 )
@@ -105,9 +103,7 @@ def test_keeps_behind_the_highest_time_believed(policy: WatermarkPolicy, event_t
 
 
 @given(policies, steps)
-def test_keeps_behind_the_events_and_the_arrival_clock(
-    policy: WatermarkPolicy, inputs: list[Event | Beat]
-) -> None:
+def test_keeps_behind_the_events_and_the_arrival_clock(policy: WatermarkPolicy, inputs: list[Event | Beat]) -> None:
     state = WatermarkState()
     highest_us = INT64_MIN
     for what in inputs:
@@ -118,9 +114,7 @@ def test_keeps_behind_the_events_and_the_arrival_clock(
 
 
 @given(policies, st.lists(st.integers(NOW - HOUR // 2, NOW + HOUR // 2), min_size=1, max_size=200))
-def test_events_within_reach_follow_the_definition(
-    policy: WatermarkPolicy, event_times_us: list[int]
-) -> None:
+def test_events_within_reach_follow_the_definition(policy: WatermarkPolicy, event_times_us: list[int]) -> None:
     state = WatermarkState()
     expected = LatenessHistogram()
     watermark_us = NO_WATERMARK
@@ -216,9 +210,7 @@ def test_a_halving_halves_the_say_of_the_past(spells: list[list[int]]) -> None:
         for value in spell:
             histogram.record(value)
     # Halving the past is doubling the present, as far as quantiles go.
-    weighted = [
-        value for age, spell in enumerate(reversed(spells)) for value in spell * 2 ** (len(spells) - 1 - age)
-    ]
+    weighted = [value for age, spell in enumerate(reversed(spells)) for value in spell * 2 ** (len(spells) - 1 - age)]
     if weighted:
         exact = quantile_by_nearest_rank(weighted, 0.9)
         assert exact <= histogram.quantile(0.9) <= exact * (1 + RELATIVE_ERROR)
@@ -238,9 +230,7 @@ def heavy_tailed(rng: random.Random) -> float:
 
 @pytest.mark.parametrize("lag_us", [exponential, uniform, heavy_tailed])
 @pytest.mark.parametrize("quantile", [0.9, 0.99])
-def test_the_late_share_settles_near_what_was_asked(
-    lag_us: Callable[[random.Random], float], quantile: float
-) -> None:
+def test_the_late_share_settles_near_what_was_asked(lag_us: Callable[[random.Random], float], quantile: float) -> None:
     rng = random.Random(20_231_116)
     state, policy = WatermarkState(), WatermarkPolicy(quantile=quantile)
     seen = [observe(state, policy, NOW + index * 5_000 - int(lag_us(rng))) for index in range(24_000)][4_000:]

@@ -31,9 +31,9 @@ def impurities(source: str) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in REACHING_BUILTINS:
                 yield node.lineno, name
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=method)
-            ) if owner in CLOCK_TYPES and method in CLOCK_METHODS:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner) | ast.Attribute(attr=owner), attr=method)) if (
+                owner in CLOCK_TYPES and method in CLOCK_METHODS
+            ):
                 yield node.lineno, method
 
 

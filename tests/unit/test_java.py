@@ -108,9 +108,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path, environ: dict[str, str]
 
 
 @pytest.mark.parametrize("unfit", [ORACLE_8, ORACLE_25])
-def test_a_java_home_of_an_unfit_version_is_passed_over(
-    tmp_path: Path, environ: dict[str, str], unfit: str
-) -> None:
+def test_a_java_home_of_an_unfit_version_is_passed_over(tmp_path: Path, environ: dict[str, str], unfit: str) -> None:
     named, on_path = install(tmp_path / "named", unfit), install(tmp_path / "on-path", TEMURIN_11)
 
     assert java_home(environ | {"JAVA_HOME": str(named.home), "PATH": str(on_path.bin)}) == on_path.home
@@ -143,9 +141,7 @@ def test_the_packaged_runtime_is_the_last_resort(
     assert java_home(environ | {"PATH": str(install(tmp_path / "own", TEMURIN_21).bin)}) == tmp_path / "own"
 
 
-def test_no_java_is_one_line_with_what_was_seen_and_the_remedy(
-    tmp_path: Path, environ: dict[str, str]
-) -> None:
+def test_no_java_is_one_line_with_what_was_seen_and_the_remedy(tmp_path: Path, environ: dict[str, str]) -> None:
     old = install(tmp_path / "old", ORACLE_8)
 
     with pytest.raises(JavaNotFoundError) as caught:

@@ -206,9 +206,7 @@ class TestClocksOutOfReach:
         assert seen[-1].watermark_us == NOW + 3 - POLICY.min_delta_us
 
     def test_a_wrong_clock_among_the_first_events_does_no_harm(self) -> None:
-        seen = observe_all(
-            WatermarkState(), [YEAR_2200, NOW, YEAR_2200, NOW, YEAR_2200, NOW, NOW + 1, NOW + 2]
-        )
+        seen = observe_all(WatermarkState(), [YEAR_2200, NOW, YEAR_2200, NOW, YEAR_2200, NOW, NOW + 1, NOW + 2])
         assert seen[-1].watermark_us == NOW + 2 - POLICY.min_delta_us
 
     def test_a_bad_first_event_far_behind_does_no_harm(self) -> None:

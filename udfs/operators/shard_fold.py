@@ -196,7 +196,7 @@ class ShardFold(Generic[State, Policy, Out]):
             if number <= entry.stored_applied or (self._poisoned and (number, index, "") in self._poisoned):
                 continue
             time_us = event.event_time_us
-            if watermark_us and time_us > watermark_us + max_ahead_us:
+            if watermark_us > 0 and time_us > watermark_us + max_ahead_us:
                 time_us = watermark_us + max_ahead_us
                 self.counts["clock_ahead"] += 1
             clock_us = entry.clock_us

@@ -2,8 +2,9 @@
 
 Flink sends a key to the subtask `murmur(hash(key)) % max_parallelism * parallelism / max_parallelism`. With the shard
 numbers themselves as keys two of four shards can land on one subtask. So each shard is routed by a number that is
-searched for once, such that shard i of n falls into key group i * max_parallelism / n; the subtask is then i *
-parallelism / n, which is even for every parallelism. The keys are contracts: state is stored under them.
+searched for once, such that shard i of n falls into key group i * max_parallelism / n (rounded up); the subtask is then
+i * parallelism / n. That is even for every parallelism where the shard count divides max_parallelism, as the default 32
+does, and as long as parallelism * shards stays below it elsewhere. The keys are contracts: state is stored under them.
 """
 
 from typing import Final
@@ -38,8 +39,8 @@ def murmur_hash(code: int) -> int:
 
 
 def key_group(routing_key: int, max_parallelism: int = MAX_PARALLELISM) -> int:
-    """The key group of an integer key: PyFlink wraps it in a Row, whose hash is 31 + the integer's."""
-    return murmur_hash(31 + routing_key) % max_parallelism
+    """The key group of an integer key: PyFlink wraps it in a Row, whose hash is 62 + the integer's."""
+    return murmur_hash(62 + routing_key) % max_parallelism
 
 
 def routing_keys(shard_count: int, max_parallelism: int = MAX_PARALLELISM) -> tuple[int, ...]:
@@ -49,7 +50,7 @@ def routing_keys(shard_count: int, max_parallelism: int = MAX_PARALLELISM) -> tu
     """
     if not 0 < shard_count <= max_parallelism:
         raise ValueError(f"{shard_count} shards do not fit into {max_parallelism} key groups")
-    wanted = {shard * max_parallelism // shard_count: shard for shard in range(shard_count)}
+    wanted = {-(-shard * max_parallelism // shard_count): shard for shard in range(shard_count)}
     found: dict[int, int] = {}
     candidate = 0
     while len(found) < shard_count:

@@ -1,0 +1,85 @@
+"""The admission job on a MiniCluster decides what the in-process fold decides, whatever happens to it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.admission import build
+from jobs.wiring.embedded import latest_checkpoint, run
+from jobs.wiring.environment import Folders
+from jobs.wiring.settings import load_settings
+from schemas.events import Event
+from tests.pipeline.conftest import DEMO_POLICIES
+from tests.pipeline.decided import as_set, by_job, in_process
+from udfs.domain.limiter import LimiterPolicy
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("backend", "parallelism"), [("hashmap", 1), ("rocksdb", 2)])
+def test_decides_as_in_process(
+    backend: str,
+    parallelism: int,
+    trace_log: Path,
+    trace_events: Sequence[Event],
+    demo_policies: tuple[LimiterPolicy, ...],
+    tmp_path: Path,
+) -> None:
+    settings = load_settings(
+        input=(trace_log,),
+        policies=DEMO_POLICIES,
+        output=tmp_path,
+        state_backend=backend,
+        parallelism=parallelism,
+        compact_events=500,
+        cache_entries=2,
+    )
+    job = run("test", build, settings)
+    expected, dead = in_process([trace_log], demo_policies)
+    assert not dead
+    assert job.counts["events"] == len(trace_events)
+    assert job.counts["compactions"] > 10
+    assert as_set(by_job(tmp_path)) == as_set(expected)
+
+
+def test_killed_and_restored_in_the_middle_it_decides_the_same_once(
+    trace_log: Path, demo_policies: tuple[LimiterPolicy, ...], tmp_path: Path
+) -> None:
+    folders = Folders.below(tmp_path)
+    arguments = ["--input", str(trace_log), "--policies", str(DEMO_POLICIES), "--output", str(tmp_path)]
+    # RocksDB, small compactions and frequent checkpoints, so that the cut falls between many of each.
+    environ = {
+        **os.environ,
+        "HEADRACE_CHECKPOINT_INTERVAL_MS": "50",
+        "HEADRACE_COMPACT_EVENTS": "500",
+        "HEADRACE_STATE_BACKEND": "rocksdb",
+        "HEADRACE_BUFFER_TIMEOUT_MS": "0",
+    }
+    command = [sys.executable, "-m", "jobs.admission", *arguments]
+
+    first = subprocess.Popen(command, env=environ, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not (list(folders.decisions.glob("part-*")) and latest_checkpoint(folders)):
+            assert first.poll() is None, "the job ended before it could be killed"
+            assert time.monotonic() < deadline, "no checkpoint in two minutes"
+            time.sleep(0.01)
+    finally:
+        # Client, JVM and all: nothing gets to say goodbye.
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    expected, _ = in_process([trace_log], demo_policies)
+    decided_before = len(by_job(tmp_path))
+    assert 0 < decided_before < len(expected)
+
+    checkpoint = latest_checkpoint(folders)
+    assert checkpoint is not None
+    subprocess.run([*command, "--restore-from", str(checkpoint)], env=environ, check=True)
+
+    assert as_set(by_job(tmp_path)) == as_set(expected)
