@@ -27,6 +27,7 @@ from schemas.events import (
 from tests.limiter_world import (
     ORDERLY,
     SECOND,
+    SLOT_US,
     START_US,
     TENANT,
     WINDOW_US,
@@ -282,13 +283,17 @@ def assert_limits_hold(truth: Truth, step: Step) -> None:
 
 
 def is_of(truth: Truth, step: Step, rule: Limit, subject: str) -> bool:
+    """Whether this step's grant took anything from the limit: a request that needs nothing always fits."""
     event = step.event
     if event is None:
         return False
     request = truth.requests[event.request_id, event.attempt]
-    if isinstance(event, TokensGenerated) and not (rule.unit is LimitUnit.TOKENS and rule.counts_completion):
+    if request.subject(rule.level) != subject:
         return False
-    return request.subject(rule.level) == subject
+    if isinstance(event, TokensGenerated):
+        return rule.unit is LimitUnit.TOKENS and rule.counts_completion
+    taken = request.prompt.left * rule.counts_prompt + request.completion.left * rule.counts_completion
+    return rule.unit is not LimitUnit.TOKENS or taken > 0
 
 
 scripts = moves(ORDERLY)
@@ -366,6 +371,38 @@ def test_nothing_is_throttled_that_fits_within_the_stated_bound(rules: LimiterPo
                 assert decision.bound.subject == subject
                 assert not fits_within_the_bound(truth, rule, subject, amount, step.now_us), decision
         truth.follow(step)
+
+
+pulses = st.lists(
+    st.tuples(
+        st.integers(0, SLOT_US + 1)
+        | st.integers(WINDOW_US - 3 * SLOT_US, WINDOW_US + 1)
+        | st.integers(0, WINDOW_US // 3),
+        st.integers(1, 3),
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+@given(pulses, st.integers(3, 12), st.none() | st.integers(3, 12))
+def test_uses_near_the_edges_of_slots_and_windows_are_held_for_a_window_and_at_most_two_slots_more(
+    asked: list[tuple[int, int]], size: int, burst: int | None
+) -> None:
+    rules = policy(limit(size, window_us=WINDOW_US, burst=None if burst is None else min(burst, size)))
+    (rule,) = rules.limits
+    driver, truth = Direct(rules), Truth(rules)
+    at_us = START_US
+    for number, (wait_us, tokens) in enumerate(asked):
+        at_us += wait_us
+        (step,) = driver.feed(prompt(str(number), at_us, tokens, without_completion=True))
+        if step.decides(DecisionKind.THROTTLE):
+            assert not fits_within_the_bound(truth, rule, TENANT, tokens, at_us)
+            continue
+        truth.follow(step)
+        (settled,) = driver.feed(completed(str(number), at_us, (tokens, 0)))
+        truth.follow(settled)
+        assert truth.taken(rule, TENANT, at_us, overdrawn=True) <= rule.limit
 
 
 @given(policies(), scripts)
