@@ -340,7 +340,7 @@ def test_crashes_anywhere_in_any_world_change_no_later_decision(
 class Brittle(LimiterFold):
     """Raises on some requests, after it has changed the state."""
 
-    def apply(self, state: TenantState, event: RequestEvent, policy: LimiterPolicy | None, now_us: int) -> Any:
+    def apply(self, state: TenantState, event: Event, policy: LimiterPolicy | None, now_us: int) -> Any:
         found = super().apply(state, event, policy, now_us)
         if event.request_id == "bad":
             raise RuntimeError("bad request")
@@ -398,8 +398,8 @@ def test_a_wake_up_that_raises_takes_nothing_else_along(restarts: list[bool], co
 class Newer(LimiterFold):
     """Two versions on: the bytes got a word in front, then another."""
 
-    version = LimiterFold.version + 2  # type: ignore[misc]
-    upgrades = {  # type: ignore[misc]  # noqa: RUF012
+    version = LimiterFold.version + 2
+    upgrades = {  # noqa: RUF012
         LimiterFold.version: lambda stored: b"next:" + stored,
         LimiterFold.version + 1: lambda stored: b"newest:" + stored,
     }
@@ -415,7 +415,7 @@ class Newer(LimiterFold):
 class Gapped(Newer):
     """A step is missing."""
 
-    upgrades = {LimiterFold.version + 1: lambda stored: b"newest:" + stored}  # type: ignore[misc]  # noqa: RUF012
+    upgrades = {LimiterFold.version + 1: lambda stored: b"newest:" + stored}  # noqa: RUF012
 
 
 def half_done(fold: LimiterFold) -> tuple[Shard, list[Event]]:

@@ -24,6 +24,7 @@ from tests.limiter_world import (
     START_US,
     TENANT,
     Direct,
+    Shard,
     chunk,
     completed,
     enforced,
@@ -419,6 +420,16 @@ def test_a_clock_that_jumps_back_changes_no_order() -> None:
     driver.tell(prompt("a", at(100), 10, without_completion=True), completed("a", at(100), (10, 0)))
     late = driver.one(prompt("b", at(1), 10, without_completion=True))
     assert (late.kind, late.decided_at_us, late.retry_at_us) == (THROTTLE, at(100), at(160))
+
+
+@pytest.mark.xfail(
+    strict=True, raises=ValueError, reason="a retry time beyond int64 does not fit its field on the wire"
+)
+def test_a_clock_at_the_end_of_time_does_not_stop_the_shard() -> None:
+    shard = Shard(PolicyLog([policy(limit(100))]))
+    told = shard.tell([prompt("a", INT64_MAX, 100, max_tokens=0), prompt("b", INT64_MAX, 100)])
+    told += shard.tell([prompt("c", at(0), 100)])
+    assert len({decision.request_id for decision in told}) + len(shard.dead) == 3
 
 
 def test_a_refused_request_that_runs_all_the_same_is_charged_and_told_to_stop() -> None:
