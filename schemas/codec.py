@@ -172,7 +172,7 @@ def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
     time_us = wire.event_time_us
     if not (
         kind
-        and time_us > 0
+        and 0 < time_us <= MAX_TIME_US
         and 0 < len(tenant) <= _SURELY_FITS
         and 0 < len(request_id) <= _SURELY_FITS
         and len(session) <= _SURELY_FITS

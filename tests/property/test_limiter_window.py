@@ -373,16 +373,13 @@ def test_nothing_is_throttled_that_fits_within_the_stated_bound(rules: LimiterPo
         truth.follow(step)
 
 
-pulses = st.lists(
-    st.tuples(
-        st.integers(0, SLOT_US + 1)
-        | st.integers(WINDOW_US - 3 * SLOT_US, WINDOW_US + 1)
-        | st.integers(0, WINDOW_US // 3),
-        st.integers(1, 3),
-    ),
-    min_size=10,
-    max_size=40,
+# Clusters of uses about as wide as a slot, and back at the same place a window later.
+pulse_waits_us = st.one_of(
+    *[st.integers(0, SLOT_US * 2 // 3)] * 5,
+    st.integers(0, SLOT_US + 1),
+    st.integers(WINDOW_US - 3 * SLOT_US, WINDOW_US + 1),
 )
+pulses = st.lists(st.tuples(pulse_waits_us, st.integers(1, 3)), min_size=20, max_size=60)
 
 
 @given(pulses, st.integers(3, 12), st.none() | st.integers(3, 12))
@@ -403,6 +400,27 @@ def test_uses_near_the_edges_of_slots_and_windows_are_held_for_a_window_and_at_m
         (settled,) = driver.feed(completed(str(number), at_us, (tokens, 0)))
         truth.follow(settled)
         assert truth.taken(rule, TENANT, at_us, overdrawn=True) <= rule.limit
+
+
+@given(pulses, st.lists(st.integers(0, 3), min_size=60, max_size=60), st.integers(4, 12))
+def test_nothing_is_granted_on_top_of_what_was_overdrawn(
+    asked: list[tuple[int, int]], beyond: list[int], size: int
+) -> None:
+    rules = policy(limit(size, window_us=WINDOW_US))
+    (rule,) = rules.limits
+    driver, truth = Direct(rules), Truth(rules)
+    at_us, overdrawn = START_US, 0
+    for number, (wait_us, tokens) in enumerate(asked):
+        at_us += wait_us
+        (step,) = driver.feed(prompt(str(number), at_us, tokens, without_completion=True))
+        truth.follow(step)
+        if step.decides(DecisionKind.ADMIT):
+            assert truth.written_off or truth.taken(rule, TENANT, at_us, overdrawn=True) <= rule.limit
+            (settled,) = driver.feed(completed(str(number), at_us, (tokens + beyond[number], 0)))
+            truth.follow(settled)
+            overdrawn += beyond[number]
+            # A debt of up to twice the limit is carried.
+            assert overdrawn > 2 * size or not truth.written_off
 
 
 @given(policies(), scripts)
