@@ -104,7 +104,7 @@ def tenant_names(count: int) -> list[str]:
     return [f"tenant-{number:02d}" for number in range(1, count + 1)]
 
 
-def _life(row: TraceRow, number: int, tenant: str, rng: random.Random) -> Iterator[Event]:
+def _life(row: TraceRow, number: int, tenant: str, rng: random.Random, chunk_tokens: int) -> Iterator[Event]:
     session = f"session-{number:05d}"
     request_id = f"request-{number:05d}"
     first_us = row.arrival_us + FIRST_TOKEN_US + row.prompt_tokens * PROMPT_TOKEN_US
@@ -139,8 +139,8 @@ def _life(row: TraceRow, number: int, tenant: str, rng: random.Random) -> Iterat
     )
     sequence = 2
     at_us = first_us
-    for so_far in range(0, total, CHUNK_TOKENS):
-        count = min(CHUNK_TOKENS, total - so_far)
+    for so_far in range(0, total, chunk_tokens):
+        count = min(chunk_tokens, total - so_far)
         at_us = first_us + (so_far + count - 1) * TOKEN_US
         yield event(TokensGenerated, sequence, at_us, count=count, cumulative=so_far + count)
         sequence += 1
@@ -155,7 +155,7 @@ def _life(row: TraceRow, number: int, tenant: str, rng: random.Random) -> Iterat
     )
 
 
-def lives(rows: Iterable[TraceRow], tenants: int, seed: int) -> list[Event]:
+def lives(rows: Iterable[TraceRow], tenants: int, seed: int, chunk_tokens: int = CHUNK_TOKENS) -> list[Event]:
     """Every request's life, in the order in which the events reach the log."""
     rng = random.Random(seed)
     names = tenant_names(tenants)
@@ -164,7 +164,7 @@ def lives(rows: Iterable[TraceRow], tenants: int, seed: int) -> list[Event]:
     for number, row in enumerate(rows, start=1):
         tenant = rng.choices(names, cum_weights=shares)[0]
         arrives_us = 0.0
-        for event in _life(row, number, tenant, rng):
+        for event in _life(row, number, tenant, rng, chunk_tokens):
             delay_us = rng.expovariate(1 / 20_000) + (rng.random() * 2_000_000 if rng.random() < 1 / 50 else 0.0)
             arrives_us = event.event_time_us + delay_us
             delivered.append((arrives_us, len(delivered), event))

@@ -101,19 +101,20 @@ def fold_alone(events: list[Event]) -> list[Decision]:
 
 def bench_fold() -> list[Figure]:
     """The limiter's own cost an event."""
-    events = workload.azure_events()
-    reference = best_rate(len(events), lambda: plain_buckets(events))
-    rate = best_rate(len(events), lambda: fold_alone(events))
-    return [
-        Figure(
-            "fold alone (limiter, 4 limits), events/s a core",
-            rate,
-            "events/s",
-            "bucket in a dict",
-            reference,
-            "400,000",
+    figures = []
+    for chunk_tokens, rows in ((16, None), (1, 1_500)):
+        events = workload.azure_events(chunk_tokens=chunk_tokens, rows=rows)
+        figures.append(
+            Figure(
+                f"fold alone (limiter, 4 limits), {chunk_tokens} token(s) a chunk",
+                best_rate(len(events), partial(fold_alone, events)),
+                "events/s",
+                "bucket in a dict",
+                best_rate(len(events), partial(plain_buckets, events)),
+                "400,000 a core",
+            )
         )
-    ]
+    return figures
 
 
 def bench_codec() -> list[Figure]:
@@ -236,7 +237,7 @@ def populate(keys: int) -> InProcessFold[TenantState, LimiterPolicy, Decision]:
         events = [
             event
             for number in range(first, min(first + 50_000, keys))
-            for event in workload.life(f"tenant-{number}", number, 1_000_000 + number, chunks=1)
+            for event in workload.life(f"tenant-{number}", number, 1_000_000 + number, chunks=0)
         ]
         for shard, record in workload.batches(events):
             fold.process(shard, record, NOWHERE)
@@ -251,7 +252,7 @@ def measure_keys(keys: int) -> dict[str, float]:
     start_us = 1_000_000_000
     for name, distribution in (("uniform", workload.uniform), ("zipf", workload.zipf)):
         best = 0.0
-        for _ in range(3):
+        for _ in range(2):
             events = workload.traffic(distribution(keys, random.Random(7)), 20_000, start_us)
             start_us += 600_000_000
             batches = workload.batches(events)

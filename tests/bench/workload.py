@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
-from jobs.ops.azure_trace import TRACE, lives, read_trace
+from jobs.ops.azure_trace import CHUNK_TOKENS, TRACE, lives, read_trace
 from schemas.codec import encode_events
 from schemas.decisions import LimitLevel, LimitUnit
 from schemas.events import Event, PromptSubmitted, RequestCompleted, TokensGenerated, UsageSource
@@ -60,9 +60,9 @@ policies:
 """The same as a file, for the job."""
 
 
-def azure_events(tenants: int = 12) -> list[Event]:
-    """The shipped trace as events, as `headrace demo` makes them."""
-    return lives(read_trace(TRACE), tenants, seed=1)
+def azure_events(tenants: int = 12, chunk_tokens: int = CHUNK_TOKENS, rows: int | None = None) -> list[Event]:
+    """The shipped trace as events, as `headrace demo` makes them; its first `rows` requests."""
+    return lives(islice(read_trace(TRACE), rows), tenants, seed=1, chunk_tokens=chunk_tokens)
 
 
 def batches(events: Iterable[Event], size: int = 500) -> list[tuple[int, bytes]]:
@@ -131,7 +131,7 @@ def zipf(keys: int, rng: random.Random) -> Callable[[], int]:
     return lambda: rng.choices(population, cum_weights=shares)[0]
 
 
-def traffic(pick: Callable[[], int], requests: int, start_us: int, per_second: int = 2_000) -> list[Event]:
+def traffic(pick: Callable[[], int], requests: int, start_us: int, per_second: int = 100) -> list[Event]:
     """Lives of `requests` requests that arrive at a steady rate, interleaved in event time."""
     events = [
         event
