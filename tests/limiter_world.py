@@ -41,6 +41,11 @@ TENANT = "acme"
 # --- events and policies ------------------------------------------------------------------------------------------
 
 
+def at(seconds: float) -> int:
+    """Event time so many seconds after the start of the world."""
+    return START_US + round(seconds * SECOND)
+
+
 def _envelope(tenant: str, request_id: str, at_us: int, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     attempt = fields.pop("attempt", 0)
     sequence = fields.pop("sequence", 0)

@@ -1,17 +1,19 @@
 """The admission job on a MiniCluster decides what the in-process fold decides, whatever happens to it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from jobs.admission import build
-from jobs.wiring.embedded import latest_checkpoint, run
+from jobs.wiring.embedded import latest_checkpoint, run, start, total_counts
 from jobs.wiring.environment import Folders
 from jobs.wiring.settings import load_settings
 from schemas.events import Event
@@ -46,6 +48,35 @@ def test_decides_as_in_process(
     assert job.counts["events"] == len(trace_events)
     assert job.counts["compactions"] > 10
     assert as_set(by_job(tmp_path)) == as_set(expected)
+
+
+def test_counts_show_as_metrics_of_flink(trace_log: Path, tmp_path: Path) -> None:
+    settings = load_settings(input=(trace_log,) * 3, policies=DEMO_POLICIES, output=tmp_path)
+    client, rest = start("metrics", build, settings, Folders.below(tmp_path))
+    assert rest is not None
+    result = client.get_job_execution_result()
+    highest = 0
+    while not result.done():
+        highest = max(highest, sum_of_metric(rest, str(client.get_job_id()), "limiter.fold.limiter.events"))
+        time.sleep(0.1)
+    result.result()
+    assert 0 < highest <= total_counts(Folders.below(tmp_path))["events"]
+
+
+def sum_of_metric(rest: str, job_id: str, metric: str) -> int:
+    """The sum over subtasks and vertices, 0 where there is none yet."""
+    total = 0
+    try:
+        with urllib.request.urlopen(f"{rest}/jobs/{job_id}", timeout=2) as answer:
+            vertices = [vertex["id"] for vertex in json.load(answer)["vertices"]]
+        for vertex in vertices:
+            url = f"{rest}/jobs/{job_id}/vertices/{vertex}/subtasks/metrics?get={metric}&agg=sum"
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                total += sum(int(found["sum"]) for found in json.load(answer))
+    except (OSError, KeyError):
+        # The MiniCluster is not up yet, or gone already.
+        return total
+    return total
 
 
 def test_killed_and_restored_in_the_middle_it_decides_the_same_once(

@@ -22,10 +22,10 @@ from schemas.events import (
 from tests.limiter_world import (
     INT64_MAX,
     SECOND,
-    START_US,
     TENANT,
     Direct,
     Shard,
+    at,
     chunk,
     completed,
     enforced,
@@ -43,10 +43,6 @@ from udfs.domain.policy_log import PolicyLog
 
 ADMIT, THROTTLE, REJECT = DecisionKind.ADMIT, DecisionKind.THROTTLE, DecisionKind.REJECT
 EXTEND, REVOKE, SETTLE = DecisionKind.EXTEND, DecisionKind.REVOKE, DecisionKind.SETTLE
-
-
-def at(seconds: float) -> int:
-    return START_US + round(seconds * SECOND)
 
 
 # --- the table ------------------------------------------------------------------------------------------------------

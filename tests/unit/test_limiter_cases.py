@@ -14,9 +14,9 @@ import pytest
 from schemas.decisions import BoundLimit, DecisionKind, DecisionReason, LimitUnit
 from tests.limiter_world import (
     SECOND,
-    START_US,
     Direct,
     Shard,
+    at,
     chunk,
     completed,
     failed,
@@ -51,10 +51,6 @@ def given_of(name: str) -> Any:
 
 def expected_of(name: str) -> Any:
     return CASES[name]["expected"]
-
-
-def at(seconds: float) -> int:
-    return START_US + round(seconds * SECOND)
 
 
 def level(driver: Direct, at_us: int) -> BoundLimit:
