@@ -32,6 +32,7 @@ __all__ = [
     "encode_dead_letter",
     "encode_decisions",
     "encode_events",
+    "event_frame",
     "read_event",
     "shard_in",
     "wire_event",
@@ -176,8 +177,9 @@ def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
         and 0 < len(tenant) <= _SURELY_FITS
         and 0 < len(request_id) <= _SURELY_FITS
         and len(session) <= _SURELY_FITS
+        and 0 <= wire.watermark_us <= MAX_TIME_US
     ):
-        check_envelope(kind, tenant, request_id, session, time_us)
+        check_envelope(kind, tenant, request_id, session, time_us, wire.watermark_us)
     if kind == "tokens_generated":
         chunk = wire.tokens_generated
         return ev.TokensGenerated(
@@ -231,7 +233,9 @@ def _upcast(wire: events_pb2.Event) -> None:
         raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, str(refused)) from refused
 
 
-def check_envelope(kind: str | None, tenant: str, request_id: str, session: str, event_time_us: int) -> None:
+def check_envelope(
+    kind: str | None, tenant: str, request_id: str, session: str, event_time_us: int, watermark_us: int
+) -> None:
     """What every event must have, whichever form it comes in. Raises UnreadableError.
 
     `kind` is the name of the body's field. Every event has a time after 1970; those of a request have tenant and id.
@@ -242,6 +246,7 @@ def check_envelope(kind: str | None, tenant: str, request_id: str, session: str,
         and 0 < len(tenant) <= _SURELY_FITS
         and 0 < len(request_id) <= _SURELY_FITS
         and len(session) <= _SURELY_FITS
+        and 0 <= watermark_us <= MAX_TIME_US
     ):
         return
     if kind not in KINDS:
@@ -249,6 +254,9 @@ def check_envelope(kind: str | None, tenant: str, request_id: str, session: str,
         raise UnreadableError(DeadLetterReason.UNKNOWN_KIND, f"the event has {why} known to schema {ev.SCHEMA_VERSION}")
     if not 0 <= event_time_us <= MAX_TIME_US:
         why = f"event_time_us is {event_time_us}, it must be from 1 to {MAX_TIME_US} microseconds since 1970"
+        raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, why)
+    if not 0 <= watermark_us <= MAX_TIME_US:
+        why = f"watermark_us is {watermark_us}, it must be from 0 to {MAX_TIME_US} microseconds since 1970"
         raise UnreadableError(DeadLetterReason.OUT_OF_RANGE, why)
     for name, value in (("tenant", tenant), ("request_id", request_id), ("session", session)):
         length = len(value.encode())
@@ -307,6 +315,14 @@ def _event_of_frame(frame: bytes, *, with_provenance: bool) -> ev.Event:
     except (DecodeError, UnicodeDecodeError):
         raise UnreadableError(DeadLetterReason.MALFORMED, "not an Event of headrace.v1") from None
     return read_event(wire, with_provenance=with_provenance)
+
+
+def event_frame(record: bytes, index: int) -> bytes:
+    """The bytes of one event of a batch; all of the record where it is no batch."""
+    try:
+        return events_pb2.EventFrames.FromString(record).events[index]
+    except (DecodeError, IndexError):
+        return record
 
 
 def shard_in(record: bytes) -> int | None:

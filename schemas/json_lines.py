@@ -122,7 +122,9 @@ def _text(fields: dict[str, object], name: str) -> str | None:
 
 
 def _event(kind: str | None, values: dict[str, Any], apart: Mapping[str, Any]) -> ev.Event:
-    check_envelope(kind, values["tenant"], values["request_id"], values["session"], values["event_time_us"])
+    check_envelope(
+        kind, values["tenant"], values["request_id"], values["session"], values["event_time_us"], values["watermark_us"]
+    )
     if apart and not _PROVENANCE.isdisjoint(apart):
         values["provenance"] = ev.Provenance(**{name: apart[name] for name in _PROVENANCE & apart.keys()})
     if not values["event_id"] and values["session"] and values["sequence"]:

@@ -50,7 +50,7 @@ def _of_kind(
         request_id=request_id,
         attempt=_uint32,
         event_time_us=_time_us,
-        watermark_us=_int64,
+        watermark_us=st.integers(0, 2**53),
         sequence=_uint64,
         session=_text,
         model=_text,

@@ -8,7 +8,7 @@ from tests.limiter_world import Direct, at, chunk, completed, limit, policy, pro
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import LimiterFold
 from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS
-from udfs.operators.shard_fold import KEY_PREFIX, META_KEY
+from udfs.operators.shard_fold import KEY_PREFIX, LOG_FORM, META_FORM, META_KEY
 from udfs.operators.shard_keys import MAX_PARALLELISM, routing_keys
 from udfs.operators.stored_key import HEADER_FORM, StoredKey, pack, unpack
 
@@ -19,8 +19,9 @@ def test_names_are_those_that_were_committed(golden: Golden) -> None:
         {
             "jobs": [ADMISSION_JOB],
             "uids": {uid.name: uid.value for uid in Uid},
-            "states": {"limiter": [LimiterFold.name, f"{LimiterFold.name}-log"]},
-            "keys_in_state": {"key": KEY_PREFIX, "meta": META_KEY, "header_form": HEADER_FORM},
+            "states": {"limiter": [LimiterFold.name, f"{LimiterFold.name}-meta", f"{LimiterFold.name}-log"]},
+            "keys_in_state": {"key": KEY_PREFIX, "meta": META_KEY},
+            "forms": {"key": HEADER_FORM, "meta": META_FORM, "log": LOG_FORM},
             "state_version": LimiterFold.version,
             "side_outputs": [DEAD_LETTERS.tag_id, COUNTS.tag_id],
             "anomalies": {anomaly.name: anomaly.value for anomaly in Anomaly},
@@ -39,7 +40,7 @@ def _stored() -> bytes:
     driver.tell(prompt("ended", at(7), 10, max_tokens=10), completed("ended", at(8), (10, 4)))
     driver.tell(prompt("refused", at(8), 5_000, max_tokens=1), prompt("running", at(9), 10, max_tokens=20))
     driver.tell(chunk("running", at(10), cumulative=7))
-    return pack(StoredKey(LimiterFold.version, 41, at(10), LimiterFold().dump(driver.state)))
+    return pack(StoredKey(LimiterFold.version, 41, at(10), 0, LimiterFold().dump(driver.state)))
 
 
 def test_bytes_of_state_are_those_that_were_committed(golden: Golden) -> None:

@@ -37,7 +37,7 @@ from tests.limiter_world import (
 )
 from udfs.domain.limiter import LimiterFold, LimiterPolicy, TenantState
 from udfs.domain.policy_log import PolicyLog
-from udfs.operators.shard_fold import FoldSettings
+from udfs.operators.shard_fold import CONFIRMATIONS, FoldSettings
 from udfs.operators.store import MemoryStore
 from udfs.operators.stored_key import UnreadableStateError
 
@@ -147,7 +147,8 @@ def sharded(shard: Shard, batches: Iterable[Sequence[Event]], restarts: Iterable
         if next(restart, False):
             shard.restart()
         decisions += shard.tell(batch)
-    return decisions + shard.tell([heartbeat(END_US)])
+    # As many as it takes to be believed: the end is far ahead.
+    return decisions + shard.tell([heartbeat(END_US)] * CONFIRMATIONS)
 
 
 sizes = st.lists(st.integers(1, 10), max_size=30)
@@ -194,7 +195,7 @@ def test_dumped_and_loaded_before_any_event_decides_the_same(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds(), st.integers(1, WINDOW_US * 4))
 def test_time_to_live_runs_from_the_keys_own_clock(world: World, ttl_us: int) -> None:
-    cost = FoldSettings(ttl_us=ttl_us, max_ahead_us=ANY_AHEAD_US)
+    cost = FoldSettings(ttl_us=ttl_us, max_ahead_us=ANY_AHEAD_US, max_gap_us=ANY_AHEAD_US)
     together = sharded(Shard(world.policies, settings=cost), [[event] for event in world.events], [])
     apart: list[Decision] = []
     for tenant in TENANTS:

@@ -11,13 +11,13 @@ import msgspec
 from pyflink.common import Row, Types
 from pyflink.common.time import Time
 from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
-from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig
+from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 
 from schemas.codec import encode_dead_letter
 from schemas.dead_letters import Position
 from udfs.domain.policy_log import PolicyLog
 from udfs.operators.fold import AnyFold
-from udfs.operators.shard_fold import FoldSettings, ShardFold
+from udfs.operators.shard_fold import META_KEY, FoldSettings, ShardFold
 
 BYTES: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
 RECORD_ROW: Final = Types.ROW_NAMED(
@@ -37,28 +37,36 @@ class FlinkStore:
     """The state of the current key (a shard) in Flink's state backend."""
 
     def __init__(self, context: RuntimeContext, name: str, ttl_days: int) -> None:
-        """Use the states `name` (a map of keys) and `name`-log."""
+        """Use the states `name` (a map of keys), `name`-meta and `name`-log."""
         # Expired keys are found by the fold, in event time; this only lets the backend drop what nobody asks for.
         ttl = (
             StateTtlConfig.new_builder(Time.days(ttl_days))
             .set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
             .disable_cleanup_in_background()
             .cleanup_in_rocksdb_compact_filter(1000, Time.days(30))
+            .cleanup_incrementally(10, run_cleanup_for_every_record=False)
             .build()
         )
         entries = MapStateDescriptor(name, Types.STRING(), STATE_BYTES)
         entries.enable_time_to_live(ttl)
         self._entries = context.get_map_state(entries)
+        # Without a time to live: keys that outlive it would be taken for newer than their shard.
+        self._meta = context.get_state(ValueStateDescriptor(f"{name}-meta", STATE_BYTES))
         self._log = context.get_list_state(ListStateDescriptor(f"{name}-log", STATE_BYTES))
 
     def get(self, key: str) -> bytes | None:
         """See ShardStore."""
-        stored: bytes | None = self._entries.get(key)
+        stored: bytes | None = self._meta.value() if key == META_KEY else self._entries.get(key)
         return stored
 
     def put_all(self, entries: Mapping[str, bytes]) -> None:
         """See ShardStore."""
-        self._entries.put_all(dict(entries))
+        keys = dict(entries)
+        meta = keys.pop(META_KEY, None)
+        if keys:
+            self._entries.put_all(keys)
+        if meta is not None:
+            self._meta.update(meta)
 
     def append(self, record: bytes) -> None:
         """See ShardStore."""

@@ -15,41 +15,51 @@ same result, so neither the interleaving of keys nor the cut of batches shows in
 reason for the watermark.
 """
 
-import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Final, Generic, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from schemas.codec import DecodedBatch, decode_events
+from schemas.codec import DecodedBatch, decode_events, event_frame
 from schemas.dead_letters import DeadLetter, DeadLetterReason, Position, dead_letter
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.policy_log import InForce, PolicyLog
 from udfs.operators.fold import Fold, Out, Policy, State
 from udfs.operators.store import ShardStore
-from udfs.operators.stored_key import StoredKey, pack, unpack
+from udfs.operators.stored_key import StoredKey, UnreadableStateError, pack, unpack
 
 KEY_PREFIX: Final = "k:"
 META_KEY: Final = "meta"
 NOWHERE: Final = Position("", 0, 0)
-_NUMBER: Final = struct.Struct(">Q")
+META_FORM: Final = 1
+LOG_FORM: Final = 1
+CONFIRMATIONS: Final = 3
+"""So many events in a row must agree before a clock far ahead is believed."""
+
+_Form = TypeVar("_Form")
 
 
 class FoldSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a shard may cost.
 
-    `cache_entries`: keys kept in memory, per shard. A compaction follows after `compact_events` events or
-    `compact_keys` changed keys. A key without an event for `ttl_us` of event time is forgotten. An event more than
-    `max_ahead_us` ahead of its own watermark has a broken clock and is decided at that bound.
+    `cache_entries`: keys kept in memory, per shard. A compaction follows after `compact_events` events, `compact_bytes`
+    of records or `compact_keys` changed keys. A key without an event for `ttl_us` of event time is forgotten.
+
+    Clocks: an event more than `max_ahead_us` ahead of its own watermark is decided at that bound, and a watermark
+    counts no further ahead of its event than that, nor of the shard's until `CONFIRMATIONS` in a row agree. An event
+    without a watermark that is more than `max_gap_us` ahead of its key's clock is decided at that clock, until as many
+    agree.
     """
 
     cache_entries: int = 4096
     compact_events: int = 20_000
+    compact_bytes: int = 4 << 20
     compact_keys: int = 2_000
     ttl_us: int = 120 * 86_400_000_000
     max_ahead_us: int = 3_600_000_000
+    max_gap_us: int = 86_400_000_000
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -68,27 +78,48 @@ class BatchResult(NamedTuple, Generic[Out]):
 class _Entry(Generic[State, Policy]):
     """A key in memory."""
 
-    __slots__ = ("applied", "clock_us", "due_us", "in_force", "state", "stored_applied")
+    __slots__ = ("applied", "clock_us", "due_us", "in_force", "jumps", "state", "stored_applied")
 
-    def __init__(self, state: State, applied: int, clock_us: int, due_us: int | None) -> None:
+    def __init__(self, state: State, applied: int, clock_us: int, due_us: int | None, jumps: int = 0) -> None:
         self.state = state
         self.applied = applied
         self.stored_applied = applied
         self.clock_us = clock_us
         self.due_us = due_us
+        # Events in a row whose time was too far ahead to be believed.
+        self.jumps = jumps
         self.in_force: InForce[Policy] | None = None
 
 
 class _Meta(msgspec.Struct, array_like=True):
-    """What a shard remembers besides its keys, as of its last compaction."""
+    """What a shard remembers besides its keys, as of its last compaction. A change of it is a new META_FORM."""
 
     number: int = 0
     watermark_us: int = 0
+    jumps: int = 0
     wakes: list[tuple[int, str]] = []
 
 
 _Place: TypeAlias = tuple[int, int, str]
 """Number of the record, index of the event in it, and the key that was woken, or "" where it was the event itself."""
+
+
+class _Logged(msgspec.Struct, array_like=True):
+    """One record of the log, and where in it the fold failed. A change of it is a new LOG_FORM."""
+
+    number: int
+    poisoned: list[_Place]
+    record: bytes
+
+
+def _pack(form: int, value: object) -> bytes:
+    return bytes((form,)) + msgspec.msgpack.encode(value)
+
+
+def _unpack(form: int, raw: bytes, kind: type[_Form]) -> _Form:
+    if raw[:1] != bytes((form,)):
+        raise UnreadableStateError(f"shard state is of form {raw[:1].hex()}, this code reads {form:02x}")
+    return msgspec.msgpack.decode(raw[1:], type=kind)
 
 
 class _FoldFailedError(Exception):
@@ -125,6 +156,9 @@ class ShardFold(Generic[State, Policy, Out]):
         self._number = 0
         self._watermark_us = 0
         self._logged_events = 0
+        self._logged_bytes = 0
+        self._jumps = 0
+        self._is_recovering = False
         self._wakes: list[tuple[int, str]] = []
         self._scheduled: dict[str, int] = {}
         self._cache: OrderedDict[str, _Entry[State, Policy]] = OrderedDict()
@@ -141,29 +175,39 @@ class ShardFold(Generic[State, Policy, Out]):
         counts = self.counts.copy()
         outputs: list[Out] = []
         misplaced: list[tuple[int, str]] | None = None
+        failures: list[_Place] = []
         while misplaced is None:
             try:
                 misplaced = self._apply(batch, number, outputs)
             except _FoldFailedError as failed:
-                # The key is half changed: go back to before this batch, and fold it again without that event.
-                self._poisoned.add(failed.place)
+                # The key is half changed: go back to before this batch, and fold it again without that event. The log
+                # is emptied first, so that the next failure in this batch finds nothing to fold again.
                 index = batch.indexes[failed.place[1]]
-                dead.append(dead_letter(where, index, DeadLetterReason.FOLD_FAILED, str(failed), record))
+                frame = event_frame(record, index)
+                dead.append(dead_letter(where, index, DeadLetterReason.FOLD_FAILED, str(failed), frame))
                 self.counts = counts.copy()
                 outputs.clear()
                 self._recover_around_failures()
+                self.compact()
+                failures.append(failed.place)
+                self._poisoned.update(failures)
         for index, key in misplaced:
             detail = f"{key!r} belongs to another shard than {batch.shard}"
-            dead.append(dead_letter(where, batch.indexes[index], DeadLetterReason.WRONG_SHARD, detail, record))
-        self._number = number
-        self._store.append(_NUMBER.pack(number) + record)
-        self._logged_events += len(batch.events)
+            frame = event_frame(record, batch.indexes[index])
+            dead.append(dead_letter(where, batch.indexes[index], DeadLetterReason.WRONG_SHARD, detail, frame))
+        if batch.events:
+            self._log(number, record)
+            self._logged_events += len(batch.events)
         self.counts["events"] += len(batch.events)
         self.counts["batches"] += 1
         for letter in dead:
             self.counts[f"dead_letters_{letter.reason.name.lower()}"] += 1
         settings = self._settings
-        if self._logged_events >= settings.compact_events or len(self._dirty) >= settings.compact_keys:
+        if (
+            self._logged_events >= settings.compact_events
+            or self._logged_bytes >= settings.compact_bytes
+            or len(self._dirty) >= settings.compact_keys
+        ):
             self.compact()
         self._evict()
         return BatchResult(outputs, dead, len(batch.events))
@@ -176,14 +220,18 @@ class ShardFold(Generic[State, Policy, Out]):
         fold = self._fold
         fold_key, apply, due = fold.key, fold.apply, fold.due
         cache, dirty = self._cache, self._dirty
-        max_ahead_us, ttl_us = self._settings.max_ahead_us, self._settings.ttl_us
+        settings = self._settings
+        max_ahead_us, max_gap_us, ttl_us = settings.max_ahead_us, settings.max_gap_us, settings.ttl_us
         misplaced: list[tuple[int, str]] = []
         for index, event in enumerate(batch.events):
             watermark_us = event.watermark_us
-            if watermark_us > self._watermark_us:
-                self._watermark_us = watermark_us
-                if self._wakes and self._wakes[0][0] <= watermark_us:
-                    self._wake_silent(number, index, outputs)
+            if (
+                watermark_us > self._watermark_us
+                and self._believe(min(watermark_us, event.event_time_us + max_ahead_us))
+                and self._wakes
+                and self._wakes[0][0] <= self._watermark_us
+            ):
+                self._wake_silent(number, index, outputs)
             key = fold_key(event)
             if key is None:
                 continue
@@ -200,6 +248,15 @@ class ShardFold(Generic[State, Policy, Out]):
                 time_us = watermark_us + max_ahead_us
                 self.counts["clock_ahead"] += 1
             clock_us = entry.clock_us
+            if watermark_us <= 0 and clock_us and time_us - clock_us > max_gap_us:
+                entry.jumps += 1
+                if entry.jumps < CONFIRMATIONS:
+                    time_us = clock_us
+                    self.counts["clock_ahead"] += 1
+                else:
+                    entry.jumps = 0
+            elif entry.jumps:
+                entry.jumps = 0
             if time_us > clock_us:
                 if entry.due_us is not None and entry.due_us <= time_us:
                     self._wake(key, entry, time_us, (number, index, key), outputs)
@@ -231,6 +288,19 @@ class ShardFold(Generic[State, Policy, Out]):
                     self._wake(key, entry, clock_us, (number, index, key), outputs)
                 self._schedule(key, entry.due_us)
         return misplaced
+
+    def _believe(self, watermark_us: int) -> bool:
+        """Move the shard's watermark, unless the stamp is too far ahead and stands alone."""
+        if watermark_us <= self._watermark_us:
+            return False
+        if self._watermark_us and watermark_us - self._watermark_us > self._settings.max_ahead_us:
+            self._jumps += 1
+            if self._jumps < CONFIRMATIONS:
+                self.counts["watermark_ahead"] += 1
+                return False
+        self._jumps = 0
+        self._watermark_us = watermark_us
+        return True
 
     def _sort_out(self, found: Sequence[Out | Anomaly], outputs: list[Out]) -> None:
         for output in found:
@@ -303,8 +373,13 @@ class ShardFold(Generic[State, Policy, Out]):
             self.counts["keys_new"] += 1
         else:
             stored = unpack(raw, fold.name, fold.version, fold.upgrades)
+            if stored.applied > self._number and not self._is_recovering:
+                raise UnreadableStateError(
+                    f"state of {fold.name}: key {key!r} holds record {stored.applied}, its shard is at {self._number}; "
+                    "a part of the shard's state is missing, restore an older savepoint"
+                )
             state = fold.load(stored.state)
-            entry = _Entry(state, stored.applied, stored.clock_us, fold.due(state))
+            entry = _Entry(state, stored.applied, stored.clock_us, fold.due(state), stored.jumps)
             self.counts["keys_loaded"] += 1
         self._cache[key] = entry
         self._schedule(key, entry.due_us)
@@ -317,18 +392,18 @@ class ShardFold(Generic[State, Policy, Out]):
             self._store.put_all(
                 {
                     KEY_PREFIX + key: pack(
-                        StoredKey(fold.version, entry.applied, entry.clock_us, fold.dump(entry.state))
+                        StoredKey(fold.version, entry.applied, entry.clock_us, entry.jumps, fold.dump(entry.state))
                     )
                     for key, entry in ((key, cache[key]) for key in sorted(self._dirty))
                 }
             )
         wakes = sorted((due_us, key) for key, due_us in self._scheduled.items())
-        meta = _Meta(self._number, self._watermark_us, wakes)
-        self._store.put_all({META_KEY: msgspec.msgpack.encode(meta)})
+        meta = _Meta(self._number, self._watermark_us, self._jumps, wakes)
+        self._store.put_all({META_KEY: _pack(META_FORM, meta)})
         self._store.clear_log()
         self._dirty.clear()
         self._poisoned.clear()
-        self._logged_events = 0
+        self._logged_events = self._logged_bytes = 0
         self.counts["compactions"] += 1
 
     def _evict(self) -> None:
@@ -352,25 +427,38 @@ class ShardFold(Generic[State, Policy, Out]):
                 self._poisoned.add(failed.place)
         self.counts = counts
 
+    def _log(self, number: int, record: bytes) -> None:
+        """Make the record durable, with the places in it where the fold failed, so that recovery need not find them."""
+        poisoned = [place for place in self._poisoned if place[0] == number] if self._poisoned else []
+        logged = _pack(LOG_FORM, _Logged(number, poisoned, record))
+        self._store.append(logged)
+        self._logged_bytes += len(logged)
+        self._number = number
+
     def _recover(self) -> None:
         raw = self._store.get(META_KEY)
-        meta = _Meta() if raw is None else msgspec.msgpack.decode(raw, type=_Meta)
+        meta = _Meta() if raw is None else _unpack(META_FORM, raw, _Meta)
         self._number = meta.number
         self._watermark_us = meta.watermark_us
+        self._jumps = meta.jumps
         # A sorted list is a heap.
         self._wakes = meta.wakes
         self._scheduled = {key: due_us for due_us, key in meta.wakes}
         self._cache = OrderedDict()
         self._dirty = set()
-        self._logged_events = 0
-        for record in self._store.log():
-            number = _NUMBER.unpack_from(record)[0]
-            if number <= meta.number:
+        self._logged_events = self._logged_bytes = 0
+        self._is_recovering = True
+        for raw_record in self._store.log():
+            logged = _unpack(LOG_FORM, raw_record, _Logged)
+            if logged.number <= meta.number:
                 continue
-            batch = decode_events(record[_NUMBER.size :], NOWHERE)
-            self._apply(batch, number, [])
-            self._number = number
+            self._poisoned.update(logged.poisoned)
+            batch = decode_events(logged.record, NOWHERE)
+            self._apply(batch, logged.number, [])
+            self._number = logged.number
             self._logged_events += len(batch.events)
+            self._logged_bytes += len(raw_record)
+        self._is_recovering = False
 
     def keys_in_memory(self) -> Iterator[str]:
         """Keys that are cached now."""

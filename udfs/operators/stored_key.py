@@ -10,15 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 HEADER_FORM: Final = 1
-_HEADER: Final = struct.Struct(">BHQq")
+_HEADER: Final = struct.Struct(">BHQqB")
 
 
 class StoredKey(NamedTuple):
-    """One key as it is stored. `applied` is the number of the last record in it."""
+    """One key as it is stored. `applied` is the number of the last record in it; `jumps` counts events not believed."""
 
     version: int
     applied: int
     clock_us: int
+    jumps: int
     state: bytes
 
 
@@ -28,7 +29,7 @@ class UnreadableStateError(ValueError):
 
 def pack(stored: StoredKey) -> bytes:
     """The bytes of a key."""
-    return _HEADER.pack(HEADER_FORM, stored.version, stored.applied, stored.clock_us) + stored.state
+    return _HEADER.pack(HEADER_FORM, stored.version, stored.applied, stored.clock_us, stored.jumps) + stored.state
 
 
 def unpack(raw: bytes, name: str, version: int, upgrades: Mapping[int, Callable[[bytes], bytes]]) -> StoredKey:
@@ -38,7 +39,7 @@ def unpack(raw: bytes, name: str, version: int, upgrades: Mapping[int, Callable[
     """
     if len(raw) < _HEADER.size or raw[0] != HEADER_FORM:
         raise UnreadableStateError(f"state of {name}: unknown form, the first byte is {raw[:1].hex() or 'missing'}")
-    _, found, applied, clock_us = _HEADER.unpack_from(raw)
+    _, found, applied, clock_us, jumps = _HEADER.unpack_from(raw)
     state = raw[_HEADER.size :]
     if found > version:
         raise UnreadableStateError(
@@ -51,4 +52,4 @@ def unpack(raw: bytes, name: str, version: int, upgrades: Mapping[int, Callable[
             raise UnreadableStateError(f"state of {name}: no upgrade leads on from version {found}")
         state = step(state)
         found += 1
-    return StoredKey(found, applied, clock_us, state)
+    return StoredKey(found, applied, clock_us, jumps, state)

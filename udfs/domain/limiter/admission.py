@@ -147,8 +147,10 @@ def take(state: TenantState, request: Request, granted: list[Claim], need: Need,
     book_every_us = MAX_WINDOW_US
     for taken in granted:
         key, limit, meter, amount, room = taken
-        # It may have been forgotten as idle while the later claims were made.
-        state.meters[key] = meter
+        if key not in state.meters:
+            # Forgotten as idle while the later claims were made.
+            state.meters[key] = meter
+            state.subjects[key[0]] += 1
         metering.reserve(meter, limit, amount, now_us)
         if limit.unit is LimitUnit.TOKENS:
             if limit.counts_prompt:
@@ -243,10 +245,15 @@ def decide(
 
 
 def next_id(request: Request, request_id: str, attempt: int) -> str:
-    """The id of the request's next decision: a pure function of its history."""
+    """The id of the request's next decision, a pure function of the tenant's history, and never given twice.
+
+    Ordinals count up within a request. One that comes when the tenant has forgotten requests, and so may have been
+    known before, has the number of those before its ordinals.
+    """
     ordinal = request.ordinal
     request.ordinal = ordinal + 1
-    return f"{request_id}/{attempt}/{ordinal}"
+    number = f"{request.generation}-{ordinal}" if request.generation else str(ordinal)
+    return f"{request_id}/{attempt}/{number}"
 
 
 def _refused(request: Request, event: PromptSubmitted, why: Refusal, mode: DecisionMode, now_us: int) -> Decision:

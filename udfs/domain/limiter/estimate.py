@@ -10,7 +10,7 @@ import msgspec
 HALVE_AFTER = 512
 REFRESH_AFTER = 8
 MAX_MODELS = 64
-OTHER_MODELS = ""
+OTHER_MODELS = "\x00others"
 """Where models beyond MAX_MODELS are learned together."""
 
 

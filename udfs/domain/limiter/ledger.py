@@ -4,36 +4,49 @@ Each function keeps `granted + overdrawn = used + left + refunded` on the reques
 meter that the request is counted in.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
+
+from msgspec.structs import replace
 
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter.meter import Meter
 from udfs.domain.limiter.policy import Limit, LimiterPolicy
-from udfs.domain.limiter.state import LimitSignature, MeterKey, Request, TenantState
+from udfs.domain.limiter.state import BoundAs, MeterKey, Request, RequestKey, TenantState
 
-OTHER_SUBJECTS = "*"
+OTHER_SUBJECTS = "\x00others"
 """Subject of the meter that subjects beyond `max_subjects` share."""
 
 
-def signature(limit: Limit) -> LimitSignature:
-    """What makes it the same limit after a change of policy."""
-    return (limit.unit, limit.level, limit.counts_prompt, limit.counts_completion)
+def bound_as(limit: Limit) -> BoundAs:
+    """What of a limit its meters depend on."""
+    return BoundAs(limit.unit, limit.level, limit.counts_prompt, limit.counts_completion, limit.limit, limit.window_us)
 
 
-def bind(state: TenantState, policy: LimiterPolicy) -> None:
-    """Make `policy` the one in force: limits that are gone take their meters along, the others keep their level."""
+def bind(state: TenantState, policy: LimiterPolicy, now_us: int) -> None:
+    """Make `policy` the one in force: limits that are gone take their meters along, the others keep their level.
+
+    A limit that is new counts what is admitted from now on; what runs finishes under the limits that admitted it.
+    """
     state.policy = policy
     state.limits = {limit.name: limit for limit in policy.limits}
     if policy.silence_timeout_us != state.silence_timeout_us:
         state.silence_timeout_us = policy.silence_timeout_us
         schedule(state)
-    signatures = {limit.name: signature(limit) for limit in policy.limits}
-    if signatures == state.signatures:
+    before, now = state.bound_as, {limit.name: bound_as(limit) for limit in policy.limits}
+    if now == before:
         return
-    kept = {name for name, known in state.signatures.items() if signatures.get(name) == known}
-    state.signatures = signatures
+    state.bound_as = now
+    kept = {name for name, known in before.items() if known.is_same_limit(now.get(name))}
     state.meters = {key: meter for key, meter in state.meters.items() if key[0] in kept}
+    state.subjects = Counter(name for name, _ in state.meters)
+    for (name, _), meter in state.meters.items():
+        if before[name] != now[name] and before[name].window_us:
+            limit = state.limits[name]
+            old = replace(limit, limit=before[name].limit, window_us=before[name].window_us, burst=None)
+            metering.rebase(meter, old, limit, now_us)
     for request in [*state.requests.values(), *filter(None, state.ended.values())]:
         request.prompt_meters = [key for key in request.prompt_meters if key[0] in kept]
         request.completion_meters = [key for key in request.completion_meters if key[0] in kept]
@@ -42,28 +55,55 @@ def bind(state: TenantState, policy: LimiterPolicy) -> None:
 
 def schedule(state: TenantState) -> None:
     """Set `due_us` to when the live request that has been silent longest has been so for too long."""
-    oldest_us = min((request.last_us for request in state.requests.values()), default=None)
-    state.due_us = None if oldest_us is None else oldest_us + state.silence_timeout_us
+    oldest = longest_silent(state)
+    state.due_us = None if oldest is None else oldest[0] + state.silence_timeout_us
+
+
+def longest_silent(state: TenantState) -> tuple[int, RequestKey] | None:
+    """The live request whose last event is oldest, and when that was. Cheap: thousands may fall silent at once."""
+    heap = state.silence
+    if heap is None:
+        heap = state.silence = [(request.last_us, key) for key, request in state.requests.items()]
+        heapify(heap)
+    while heap:
+        last_us, key = heap[0]
+        request = state.requests.get(key)
+        if request is None:
+            heappop(heap)
+        elif request.last_us != last_us:
+            heapreplace(heap, (request.last_us, key))
+        else:
+            return heap[0]
+    return None
 
 
 def new_meter(state: TenantState, limit: Limit, subject: str, max_subjects: int, now_us: int) -> MeterKey:
     """Make the meter of one limit and subject; the one that all share where the limit has too many subjects."""
     key = (limit.name, subject)
-    if key not in state.meters:
-        if len(state.meters) >= max_subjects:
-            key = _crowded_key(state, limit, key, max_subjects, now_us)
-        state.meters.setdefault(key, Meter())
+    if key in state.meters:
+        return key
+    if state.subjects[limit.name] >= max_subjects:
+        _sweep(state, limit, now_us)
+        if state.subjects[limit.name] >= max_subjects:
+            key = (limit.name, OTHER_SUBJECTS)
+            if key in state.meters:
+                return key
+    state.meters[key] = Meter()
+    state.subjects[limit.name] += 1
     return key
 
 
-def _crowded_key(state: TenantState, limit: Limit, key: MeterKey, max_subjects: int, now_us: int) -> MeterKey:
-    mine = [known for known in state.meters if known[0] == limit.name]
-    if len(mine) < max_subjects:
-        return key
-    idle = [known for known in mine if metering.is_idle(state.meters[known], limit, now_us)]
-    for known in idle:
-        del state.meters[known]
-    return key if len(mine) - len(idle) < max_subjects else (limit.name, OTHER_SUBJECTS)
+def _sweep(state: TenantState, limit: Limit, now_us: int) -> None:
+    """Forget the idle subjects of a limit; at most once a slot, or rotating subjects would cost a look each."""
+    if now_us - state.swept_us.get(limit.name, -limit.slot_us - 1) <= limit.slot_us:
+        return
+    state.swept_us[limit.name] = now_us
+    idle = [
+        key for key, meter in state.meters.items() if key[0] == limit.name and metering.is_idle(meter, limit, now_us)
+    ]
+    for key in idle:
+        del state.meters[key]
+    state.subjects[limit.name] -= len(idle)
 
 
 def metered(state: TenantState, keys: list[MeterKey]) -> Iterator[tuple[Meter, Limit]]:
@@ -72,6 +112,7 @@ def metered(state: TenantState, keys: list[MeterKey]) -> Iterator[tuple[Meter, L
         meter = state.meters.get(key)
         if meter is None:
             meter = state.meters[key] = Meter()
+            state.subjects[key[0]] += 1
         yield meter, state.limits[key[0]]
 
 

@@ -1,6 +1,7 @@
 """Steps that transitions share: which requests are live or remembered, how they are counted, cut and settled."""
 
 from collections.abc import Iterator, Sequence
+from heapq import heappush
 from typing import Final, TypeAlias
 
 from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason, LimitLevel, LimitUnit
@@ -29,6 +30,7 @@ def remember(state: TenantState, key: RequestKey, request: Request | None, polic
     state.ended[key] = request
     while len(state.ended) > policy.remember_requests:
         del state.ended[next(iter(state.ended))]
+        state.forgotten += 1
 
 
 def live(state: TenantState, key: RequestKey, request: Request, now_us: int) -> None:
@@ -36,6 +38,8 @@ def live(state: TenantState, key: RequestKey, request: Request, now_us: int) -> 
     state.ended.pop(key, None)
     state.requests[key] = request
     request.last_us = now_us
+    if state.silence is not None:
+        heappush(state.silence, (now_us, key))
     due_us = now_us + state.silence_timeout_us
     if state.due_us is None or due_us < state.due_us:
         state.due_us = due_us
@@ -43,8 +47,7 @@ def live(state: TenantState, key: RequestKey, request: Request, now_us: int) -> 
 
 def without_prompt(state: TenantState, event: RequestEvent, policy: LimiterPolicy, now_us: int) -> Request:
     """A request whose prompt is not in the log: its key and user are not known, its tenant and model are."""
-    # Its decisions are numbered from the clock on: what it had before it was forgotten was numbered from 0.
-    request = Request(Phase.EARLY, model=event.model, policy_id=policy.id, ordinal=now_us)
+    request = Request(Phase.EARLY, model=event.model, policy_id=policy.id, generation=state.forgotten)
     count_where_known(state, request, event, policy, now_us)
     return request
 

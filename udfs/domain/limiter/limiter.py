@@ -94,7 +94,7 @@ class LimiterFold:
         """Decide one event at the tenant's clock `now_us`, which never goes back."""
         policy = policy or NO_POLICY
         if policy is not state.policy:
-            ledger.bind(state, policy)
+            ledger.bind(state, policy, now_us)
         key = (event.request_id, event.attempt)
         request = state.requests.get(key)
         if request is not None:
@@ -114,12 +114,12 @@ class LimiterFold:
         """Settle what has been silent for too long; what it did not use goes back."""
         policy = policy or NO_POLICY
         if policy is not state.policy:
-            ledger.bind(state, policy)
+            ledger.bind(state, policy, now_us)
         out: list[Out] = []
         silent_since_us = now_us - state.silence_timeout_us
-        for key, request in list(state.requests.items()):
-            if request.last_us > silent_since_us:
-                continue
+        while (oldest := ledger.longest_silent(state)) is not None and oldest[0] <= silent_since_us:
+            key = oldest[1]
+            request = state.requests[key]
             reason = DecisionReason.SILENT if request.is_decided else DecisionReason.NO_PROMPT
             out += ledger.settle(state, request, request.prompt_used, request.completion_spent, now_us)
             request.phase = Phase.EXPIRED

@@ -194,6 +194,25 @@ def refund(meter: Meter, limit: Limit, amount: int, used_at_us: int, now_us: int
         _pay_debt(meter, limit, now_us)
 
 
+def rebase(meter: Meter, before: Limit, limit: Limit, now_us: int) -> None:
+    """Go on under another window or size: what was due under `before` is done first, the rest counts under `limit`.
+
+    A window that grows can't count what had left the shorter one.
+    """
+    advance(meter, before, now_us)
+    whole, fraction = divmod(_undrained(meter, before, now_us), before.window_us)
+    meter.bucket_tokens = whole
+    meter.bucket_fraction = fraction * limit.window_us // before.window_us
+    meter.bucket_at_us = now_us
+    while meter.lasts and meter.lasts[0] <= now_us - limit.window_us:
+        meter.lasts.pop(0)
+        meter.starts.pop(0)
+        meter.used -= meter.amounts.pop(0)
+    # Not before now: an entry must not end before it began.
+    if meter.debt:
+        _pay_debt(meter, limit, now_us)
+
+
 def resets_at(meter: Meter, limit: Limit, now_us: int) -> int:
     """When nothing used so far counts any more, were nothing else to happen."""
     at_us = meter.lasts[-1] + limit.window_us if meter.lasts else now_us

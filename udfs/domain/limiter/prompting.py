@@ -12,7 +12,7 @@ def on_prompt(
     state: TenantState, request: Request | None, event: PromptSubmitted, policy: LimiterPolicy, now_us: int
 ) -> Outputs:
     """A request asks to run."""
-    request = request or Request(Phase.UNKNOWN)
+    request = request or Request(Phase.UNKNOWN, generation=state.forgotten)
     out = admission.decide(state, request, event, policy, now_us)
     if request.phase is Phase.RUNNING:
         request.sequence = max(request.sequence, event.sequence)

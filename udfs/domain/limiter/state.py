@@ -1,5 +1,6 @@
 """What the limiter remembers of one tenant, and the bytes it is stored as."""
 
+from collections import Counter
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ RequestKey: TypeAlias = tuple[str, int]
 """Request id and attempt."""
 
 MeterKey: TypeAlias = tuple[str, str]
-"""Name of the limit, and the tenant, key, user or model it counts ("" for the tenant itself)."""
+"""Name of the limit, and the tenant, key, user or model it counts."""
 
 STATE_VERSION = 1
 
@@ -50,6 +51,8 @@ class Request(msgspec.Struct, array_like=True):
     model: str = ""
     last_us: int = 0
     sequence: int = 0
+    # Its decisions are numbered within the generation: see next_id.
+    generation: int = 0
     ordinal: int = 0
     streamed_tokens: int = 0
     granted_tokens: int = 0
@@ -96,8 +99,24 @@ class Request(msgspec.Struct, array_like=True):
         return self.prompt_left + self.completion_left
 
 
-LimitSignature: TypeAlias = tuple[int, int, bool, bool]
-"""Unit, level, counts prompt, counts completion: if one of these changes, it is another limit under the same name."""
+class BoundAs(msgspec.Struct, array_like=True, frozen=True):
+    """A limit as its meters were last used. A change of the first four makes it another limit under the same name."""
+
+    unit: int
+    level: int
+    counts_prompt: bool
+    counts_completion: bool
+    limit: int
+    window_us: int
+
+    def is_same_limit(self, other: "BoundAs | None") -> bool:
+        """Whether meters can go on under `other`."""
+        return other is not None and (self.unit, self.level, self.counts_prompt, self.counts_completion) == (
+            other.unit,
+            other.level,
+            other.counts_prompt,
+            other.counts_completion,
+        )
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -108,9 +127,11 @@ class Stored(msgspec.Struct, array_like=True):
     ended: list[tuple[RequestKey, Request | None]]
     meters: list[tuple[MeterKey, Meter]]
     lengths: dict[str, Lengths]
-    signatures: dict[str, LimitSignature]
+    bound_as: dict[str, BoundAs]
     silence_timeout_us: int
     due_us: int | None
+    forgotten: int
+    swept_us: dict[str, int]
 
 
 class TenantState:
@@ -120,15 +141,19 @@ class TenantState:
     """
 
     __slots__ = (
+        "bound_as",
         "due_us",
         "ended",
+        "forgotten",
         "lengths",
         "limits",
         "meters",
         "policy",
         "requests",
-        "signatures",
+        "silence",
         "silence_timeout_us",
+        "subjects",
+        "swept_us",
         "tenant",
     )
 
@@ -138,9 +163,17 @@ class TenantState:
         self.ended: dict[RequestKey, Request | None] = {}
         self.meters: dict[MeterKey, Meter] = {}
         self.lengths: dict[str, Lengths] = {}
-        self.signatures: dict[str, LimitSignature] = {}
+        self.bound_as: dict[str, BoundAs] = {}
         self.silence_timeout_us = 0
         self.due_us: int | None = None
+        # How many ended requests are no longer remembered: their decision ids must not be given again.
+        self.forgotten = 0
+        # When the idle subjects of a limit were last looked for.
+        self.swept_us: dict[str, int] = {}
+        # Derived, and made anew after a start: live requests in a heap by their last event, some of it out of date;
+        # and how many subjects each limit counts.
+        self.silence: list[tuple[int, RequestKey]] | None = None
+        self.subjects: Counter[str] = Counter()
         # Bound by the first event after a start; not stored.
         self.policy: LimiterPolicy | None = None
         self.limits: dict[str, Limit] = {}
@@ -159,9 +192,11 @@ def dump(state: TenantState) -> bytes:
             ended=list(state.ended.items()),
             meters=list(state.meters.items()),
             lengths=state.lengths,
-            signatures=state.signatures,
+            bound_as=state.bound_as,
             silence_timeout_us=state.silence_timeout_us,
             due_us=state.due_us,
+            forgotten=state.forgotten,
+            swept_us=state.swept_us,
         )
     )
 
@@ -174,7 +209,10 @@ def load(stored: bytes) -> TenantState:
     state.ended = dict(read.ended)
     state.meters = dict(read.meters)
     state.lengths = read.lengths
-    state.signatures = read.signatures
+    state.bound_as = read.bound_as
     state.silence_timeout_us = read.silence_timeout_us
     state.due_us = read.due_us
+    state.forgotten = read.forgotten
+    state.swept_us = read.swept_us
+    state.subjects = Counter(name for name, _ in state.meters)
     return state
