@@ -61,13 +61,14 @@ def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folder
 
 
 def _require_memory(policies: tuple[LimiterPolicy, ...], settings: AdmissionSettings) -> None:
-    """A tenant must not be forgotten while one of its windows, debt included, still counts."""
-    longest_us = max((limit.window_us for policy in policies for limit in policy.limits), default=0)
-    needed_days = -(-longest_us * 3 // DAY_US) + 1
+    """A tenant must not be forgotten while a window of it, debt included, still counts, or a request of it runs."""
+    windows_us = [limit.window_us * 3 for policy in policies for limit in policy.limits]
+    longest_us = max((*windows_us, *(policy.silence_timeout_us for policy in policies)), default=0)
+    needed_days = -(-longest_us // DAY_US) + 1
     if settings.state_ttl_days < needed_days:
         raise SettingsError(
-            f"state_ttl_days: {settings.state_ttl_days} is too short for the longest window of the policies, "
-            f"set it to at least {needed_days}"
+            f"state_ttl_days: {settings.state_ttl_days} is too short for the windows and silence timeouts of the "
+            f"policies, set it to at least {needed_days}"
         )
 
 
@@ -82,6 +83,8 @@ def main(
     """Decide event files; `headrace run` does the same and sums up."""
     given = {"policies": policies, "output": output, "restore_from": restore_from}
     settings = load_settings(config, input=tuple(input) if input else None, **given)
+    if not settings.input:
+        raise SettingsError("input: name at least one event file with --input, or in the settings")
     job = run(ADMISSION_JOB, build, settings)
     typer.echo(f"{job.counts.get('events', 0):,} events decided in {job.seconds:.1f} s: {settings.output / 'work'}")
 

@@ -131,6 +131,11 @@ class ExpertsRouted(Envelope, frozen=True, gc=False):
     weights: tuple[float, ...] = ()
 
 
+def has_usage(event: RequestCompleted | RequestFailed) -> bool:
+    """Whether the end of a request tells its tokens. Counts count even if their source is left out."""
+    return event.usage_source is not UsageSource.ABSENT or event.prompt_tokens != 0 or event.completion_tokens != 0
+
+
 RequestEvent: TypeAlias = PromptSubmitted | TokensGenerated | StreamInterrupted | RequestCompleted | RequestFailed
 """An event in the life of one request: tenant and request_id are set."""
 

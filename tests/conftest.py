@@ -4,6 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Machines are shared: how long an example takes says nothing of the code.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 

@@ -109,7 +109,11 @@ def main() -> None:
     except MISTAKES as mistake:
         sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
+    except OSError as error:
+        sys.stderr.write(f"headrace: {error.filename or 'input or output'}: {error.strerror or error}\n")
+        raise SystemExit(1) from None
+    except KeyboardInterrupt as stopped:
+        sys.stderr.write(f"headrace: {str(stopped) or 'stopped'}\n")
         raise SystemExit(130) from None
 
 

@@ -11,6 +11,24 @@ from udfs.domain.watermark import NO_WATERMARK, WatermarkPolicy, WatermarkState,
 POINT_EVERY_US = 10_000_000
 
 
+def _heartbeat(watermark_us: int) -> Heartbeat:
+    return Heartbeat(
+        event_id=b"",
+        tenant="",
+        request_id="",
+        attempt=0,
+        event_time_us=watermark_us,
+        watermark_us=watermark_us,
+        sequence=0,
+        session="",
+        model="",
+        backend="",
+        region="",
+        source="",
+        provenance=None,
+    )
+
+
 class LatenessWatch:
     """Stamps the events of every source with its adaptive watermark, and keeps what it saw."""
 
@@ -18,6 +36,23 @@ class LatenessWatch:
         self._policy = policy or WatermarkPolicy()
         self._states: dict[str, WatermarkState] = {}
         self._points: list[WatermarkPoint] = []
+
+    def with_heartbeats(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events with their stamps, and a heartbeat every ten seconds of the slowest source's watermark.
+
+        Nothing comes after the end, so the last heartbeat has the largest event time as its watermark.
+        """
+        beat_us = latest_us = 0
+        for event in self.stamped(events):
+            yield event
+            latest_us = max(latest_us, event.event_time_us)
+            if event.watermark_us >= beat_us:
+                watermark_us = min((state.watermark_us for state in self._states.values()), default=0)
+                if watermark_us >= beat_us:
+                    yield _heartbeat(watermark_us)
+                    beat_us = watermark_us + POINT_EVERY_US
+        if latest_us:
+            yield _heartbeat(latest_us)
 
     def stamped(self, events: Iterable[Event]) -> Iterator[Event]:
         """The events with their stamps. One that has a stamp passes as it is; one before its source has any, too."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobs.ops.report import Origin, render
+from jobs.ops.report_run import COUNTER_MEANINGS
 from jobs.ops.summary import RunSummary
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.decision_files import write_decisions
@@ -17,7 +18,7 @@ from schemas.decision_codec import decode_dead_letter, decode_decisions
 from schemas.decisions import Decision
 from udfs.domain.anomaly import Anomaly
 
-ODD_COUNTS = frozenset((*(anomaly.value for anomaly in Anomaly), "late", "clock_ahead", "keys_expired"))
+ODD_COUNTS = frozenset((*(anomaly.value for anomaly in Anomaly), *COUNTER_MEANINGS))
 """Counters that speak of odd input, as opposed to how much there was."""
 
 

@@ -21,7 +21,6 @@ ANOMALY_MEANINGS: Final = {
     Anomaly.VOID: "recorded events of requests that the limits refused or cut: taken as not having happened",
     Anomaly.UNKNOWN_REQUEST: "ends of requests whose prompt was not seen before",
     Anomaly.IMPLAUSIBLE_COUNT: "token counts that are negative or absurdly large",
-    Anomaly.LATE: "events older than their tenant's clock, decided at the clock",
     Anomaly.RESUMED: "requests settled for their silence that spoke again",
     Anomaly.OVERDRAWN: "tokens generated beyond what was granted",
     Anomaly.WRITTEN_OFF: "overdrawn tokens beyond what a limit carries as debt",
@@ -29,6 +28,8 @@ ANOMALY_MEANINGS: Final = {
 }
 
 COUNTER_MEANINGS: Final = {
+    "behind_clock": "events older than their tenant's clock, decided at the clock",
+    "watermark_ahead": "watermarks too far ahead to be believed alone",
     "clock_ahead": "event times too far ahead of the watermark, decided at the bound",
     "keys_expired": "tenants forgotten after a long silence",
 }

@@ -1,6 +1,7 @@
 """`headrace demo`, `run` and `convert`: govern a log of events on a MiniCluster, and show what came of it."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from jobs.admission import build
 from jobs.ops import azure_trace
+from jobs.ops.figures import printable
 from jobs.ops.lateness import LatenessWatch
 from jobs.ops.outputs import (
     ODD_COUNTS,
@@ -28,9 +30,11 @@ from jobs.ops.outputs import (
 from jobs.ops.report import Origin
 from jobs.ops.summary import JobFacts, RunSummary, summarise
 from jobs.ops.summary_view import print_summary
+from jobs.wiring.embedded import planned
 from jobs.wiring.embedded import run as run_job
 from jobs.wiring.environment import Folders
-from jobs.wiring.file_log import BlockReader, plan_files, write_event_file
+from jobs.wiring.event_files import format_of_name
+from jobs.wiring.file_log import Block, BlockReader, EventFileError, EventFormat, plan_files, write_event_file
 from jobs.wiring.names import ADMISSION_JOB
 from jobs.wiring.policies import load_policies
 from jobs.wiring.settings import AdmissionSettings, load_settings
@@ -40,6 +44,7 @@ from schemas.events import Event
 from udfs.domain.policy_log import PolicyLog
 
 DEMO_POLICIES = azure_trace.TRACE.parents[1] / "policies" / "demo.yaml"
+EARLY_US = 100_000_000_000_000
 BATCH_AGE_US = 60_000_000
 """Batches of a file may span a minute of event time: nobody waits for them."""
 
@@ -98,12 +103,42 @@ def progress_on(console: Console) -> Iterator[Steps]:
         yield Steps(progress)
 
 
-def events_of(paths: Iterable[Path], shard_count: int) -> Iterator[Event]:
-    """What can be read of the files, in log order; the job has put the rest aside."""
-    with BlockReader(shard_count=shard_count) as reader:
-        for block in plan_files(paths):
-            for _, record, offset in reader.read(block).batches:
-                yield from decode_events(record, Position(str(block.path), 0, offset)).events
+class EventLog:
+    """What can be read of event files, in log order, and what could not."""
+
+    def __init__(self, blocks: list[Block], shard_count: int, *, with_provenance: bool = False) -> None:
+        self._blocks = blocks
+        self._shard_count = shard_count
+        self._with_provenance = with_provenance
+        self.dead: list[DeadLetter] = []
+        self.unknown_fields: Counter[str] = Counter()
+
+    def events(self) -> Iterator[Event]:
+        """The events; what is put aside meanwhile is in `dead` and `unknown_fields` at the end."""
+        # Lines stand in log order whatever their tenant: read as one shard they stay in it.
+        with BlockReader(self._shard_count) as batches, BlockReader(shard_count=1) as lines:
+            for block in self._blocks:
+                found = (lines if block.file_format is EventFormat.JSON_LINES else batches).read(block)
+                self.dead.extend(found.dead)
+                self.unknown_fields.update(found.unknown_fields)
+                for _, record, offset in found.batches:
+                    where = Position(block.path, 0, offset)
+                    batch = decode_events(record, where, with_provenance=self._with_provenance)
+                    self.dead.extend(batch.dead)
+                    yield from batch.events
+
+
+def tell_of_unknown(fields: Counter[str]) -> None:
+    """Say which fields were passed over: a newer schema's, or a slip of the pen."""
+    if fields:
+        named = ", ".join(f"{printable(name)} ({count:,})" for name, count in sorted(fields.items())[:20])
+        typer.echo(f"fields that this version does not know, passed over: {named}", err=True)
+
+
+def tell_of_odd_times(summary: RunSummary) -> None:
+    """Say that times are hardly microseconds."""
+    if 0 < summary.end_us < EARLY_US:
+        typer.echo("event times are before 1973: are they seconds or milliseconds instead of microseconds?", err=True)
 
 
 def govern(
@@ -128,11 +163,12 @@ def govern(
             watermark=watch.points,
         )
         policies = load_policies(settings.policies).policies if settings.policies else ()
-        summary = summarise(
-            events_of(settings.input, settings.shard_count), decisions_of(folders), PolicyLog(policies), facts
-        )
+        log = EventLog(planned(folders), settings.shard_count)
+        summary = summarise(log.events(), decisions_of(folders), PolicyLog(policies), facts)
         write_summary(summary, outputs.summary)
         write_report(summary, origin, outputs.report)
+    tell_of_unknown(log.unknown_fields)
+    tell_of_odd_times(summary)
     return summary, outputs
 
 
@@ -165,15 +201,16 @@ def demo(
     """
     load_policies(policies)
     log = output / "events.pb"
+    settings = load_settings(input=(log,), output=output, policies=policies)
     watch = LatenessWatch()
     with progress_on(Console(stderr=True)) as steps:
         with steps.step("Turning the trace into events"):
             events = azure_trace.lives(azure_trace.read_trace(azure_trace.TRACE), tenants, seed)
         with steps.step("Stamping watermarks, writing the log"):
             output.mkdir(parents=True, exist_ok=True)
-            write_event_file(log, watch.stamped(events), batch_age_us=BATCH_AGE_US)
+            stamped = watch.stamped(events)
+            write_event_file(log, stamped, shard_count=settings.shard_count, batch_age_us=BATCH_AGE_US)
             del events
-        settings = load_settings(input=(log,), output=output, policies=policies)
         origin = Origin(
             trace="Azure LLM inference trace 2023, conversations",
             licence="CC-BY 4.0",
@@ -201,7 +238,8 @@ def run(
     """Govern your own event log on a MiniCluster, and write a report.
 
     Files without watermarks work too, but streams that fall silent are then settled only when their tenant goes on;
-    `headrace convert` stamps them.
+    `headrace convert` stamps them. The exit status is 1 if anything could not be read or decided; it is in
+    dead-letters.jsonl.
     """
     settings = load_settings(config, input=tuple(files), policies=policies, output=output, restore_from=restore_from)
     if settings.policies is not None:
@@ -217,6 +255,8 @@ def run(
         )
         summary, outputs = govern(settings, decisions, origin, steps, LatenessWatch())
     show(summary, outputs, as_json=as_json)
+    if outputs.dead_letters.exists():
+        raise typer.Exit(1)
 
 
 def convert(
@@ -229,40 +269,37 @@ def convert(
 
     What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1.
     """
+    _refuse_target(files, to)
     watch = LatenessWatch()
-    dead: list[DeadLetter] = []
-    unknown: set[str] = set()
-
-    def read() -> Iterator[Event]:
-        with BlockReader() as reader:
-            for block in plan_files(files):
-                found = reader.read(block)
-                dead.extend(found.dead)
-                unknown.update(found.unknown_fields)
-                for _, record, offset in found.batches:
-                    batch = decode_events(record, Position(str(block.path), 0, offset))
-                    dead.extend(batch.dead)
-                    yield from batch.events
-
+    shard_count = load_settings().shard_count
+    log = EventLog(plan_files(files), shard_count, with_provenance=True)
     with progress_on(Console(stderr=True)) as steps, steps.step("Converting"):
-        written = write_event_file(to, watch.stamped(read()), batch_age_us=BATCH_AGE_US)
+        events = watch.with_heartbeats(log.events())
+        written = write_event_file(to, events, shard_count=shard_count, batch_age_us=BATCH_AGE_US)
     aside = to.with_name(f"{to.name}.dead-letters.jsonl")
-    reasons = write_dead_letters(dead, aside)
+    reasons = write_dead_letters(log.dead, aside)
     facts = {
         "log": str(to),
         "events": written.events,
         "records": written.records,
         "dead_letters": dict(reasons),
-        "unknown_fields": sorted(unknown),
+        "unknown_fields": dict(log.unknown_fields),
         "lateness": [msgspec.structs.asdict(source) for source in watch.statistics()],
     }
+    tell_of_unknown(log.unknown_fields)
     if as_json:
         typer.echo(msgspec.json.encode(facts).decode())
     else:
-        typer.echo(f"{to}: {written.events:,} events in {written.records:,} records")
-        if unknown:
-            typer.echo(f"fields of a newer schema, passed over: {', '.join(sorted(unknown))}")
+        typer.echo(f"{printable(str(to), 4_096)}: {written.events:,} events in {written.records:,} records")
         if reasons:
             typer.echo(f"{sum(reasons.values()):,} could not be read: {aside}")
     if reasons:
         raise typer.Exit(1)
+
+
+def _refuse_target(files: list[Path], to: Path) -> None:
+    """A log must not be written over what it is made from, nor under another format's name."""
+    if format_of_name(to) is not EventFormat.PROTOBUF:
+        raise EventFileError(f"{to}: a log of batches is named .pb or .pb.gz")
+    if any(to.exists() and path.exists() and to.samefile(path) for path in files):
+        raise EventFileError(f"{to}: is among the files to read; name another file to write")

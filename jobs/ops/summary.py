@@ -17,6 +17,8 @@ from udfs.domain.limiter.policy import LimiterPolicy
 from udfs.domain.policy_log import PolicyLog
 
 MOST_BUCKETS = 360
+MOST_SERIES = 100
+"""So many tenants, those that used most, have their series in the summary."""
 UNLIMITED_WINDOW_US = 60_000_000
 """Window of the token rate of a tenant without a limit of its own."""
 
@@ -183,6 +185,9 @@ class _Tenant:
             self.held.pop(key, None)
             self.settled[key] = decision
             life.settled_tokens = decision.used_tokens
+            if is_recorded and decision.used_tokens == 0:
+                # Its chunks reached the log before its prompt, which was refused: they did not happen.
+                life.cut_tokens = 0
             return
         self.held[key] = decision
         if kind is DecisionKind.REVOKE and is_recorded:
@@ -311,6 +316,10 @@ def summarise(
     buckets = _Buckets(start_us, end_us)
     summaries = [_tenant_summary(name, tenant, policies, buckets, end_us) for name, tenant in tenants.items()]
     summaries.sort(key=lambda summary: (-summary.counts.used_tokens, summary.tenant))
+    summaries[MOST_SERIES:] = [
+        msgspec.structs.replace(summary, rolling_tokens=(), refused=(), revoked=())
+        for summary in summaries[MOST_SERIES:]
+    ]
     decided = [decided for tenant in tenants.values() for decided in tenant.decided]
     return RunSummary(
         start_us=buckets.start_us,

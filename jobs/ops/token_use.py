@@ -19,7 +19,7 @@ from schemas.events import (
     RequestFailed,
     StreamInterrupted,
     TokensGenerated,
-    UsageSource,
+    has_usage,
 )
 from udfs.domain.limiter.policy import Limit, LimiterPolicy
 from udfs.domain.limiter.tokens import is_plausible, weighted_prompt_tokens
@@ -78,7 +78,7 @@ def _prompt_tokens(life: RequestLife, weight_permille: int) -> int:
 def _at_the_end(life: RequestLife, streamed: int, weight_permille: int) -> tuple[int, int]:
     """Prompt and completion tokens that the request came to, `streamed` of which were seen in chunks."""
     end = life.end
-    if isinstance(end, RequestCompleted | RequestFailed) and end.usage_source is not UsageSource.ABSENT:
+    if isinstance(end, RequestCompleted | RequestFailed) and has_usage(end):
         cached = end.cached_tokens if isinstance(end, RequestCompleted) else 0
         if all(map(is_plausible, (end.prompt_tokens, end.completion_tokens, cached))):
             return weighted_prompt_tokens(end.prompt_tokens, cached, weight_permille), end.completion_tokens

@@ -10,6 +10,9 @@ from jobs.wiring.java import java_home
 from jobs.wiring.settings import AdmissionSettings
 from udfs.operators.shard_keys import MAX_PARALLELISM
 
+WORK_FOLDER = ".headrace"
+"""What a job keeps below its output folder: a name that nobody else's folder has, as it is emptied before a run."""
+
 
 class Folders(NamedTuple):
     """What a run writes below its output folder."""
@@ -21,11 +24,12 @@ class Folders(NamedTuple):
     counts: Path
     checkpoints: Path
     logs: Path
+    temporary: Path
 
     @classmethod
     def below(cls, output: Path) -> "Folders":
         """The folders of one run, absolute."""
-        work = output.resolve() / "work"
+        work = output.resolve() / WORK_FOLDER
         return cls(*(work / name for name in cls._fields))
 
 
@@ -49,6 +53,11 @@ def free_port() -> int:
         return port
 
 
+def flink_path(path: Path) -> str:
+    """A file as Flink names it: without the escapes of a URI, which it would take for part of the name."""
+    return f"file://{path}"
+
+
 def flink_options(settings: AdmissionSettings, folders: Folders, rest_port: int) -> dict[str, str]:
     """Flink's configuration for a run of the embedded profile."""
     options = {
@@ -62,12 +71,16 @@ def flink_options(settings: AdmissionSettings, folders: Folders, rest_port: int)
         "metrics.fetcher.update-interval": "300 ms",
         "execution.buffer-timeout.interval": f"{settings.buffer_timeout_ms} ms",
         "execution.checkpointing.interval": f"{settings.checkpoint_interval_ms} ms",
-        "execution.checkpointing.dir": folders.checkpoints.as_uri(),
+        "execution.checkpointing.dir": flink_path(folders.checkpoints),
+        "io.tmp.dirs": str(folders.temporary),
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "state.backend.type": settings.state_backend,
         # A file that can't be read or a fold's state of a newer version won't get better by trying again.
         "restart-strategy.type": "none",
+        # Nobody but this process has business with the MiniCluster.
+        "web.submit.enable": "false",
+        "web.cancel.enable": "false",
     }
     if settings.restore_from is not None:
-        options["execution.state-recovery.path"] = settings.restore_from.resolve().as_uri()
+        options["execution.state-recovery.path"] = flink_path(settings.restore_from.resolve())
     return options

@@ -19,6 +19,10 @@ BATCH_EVENTS: Final = 500
 BATCH_AGE_US: Final = 5_000
 
 
+BATCH_TEXT_BYTES: Final = 1 << 20
+"""A batch with more text than this is closed: a record of the log has its limits."""
+
+
 class Written(NamedTuple):
     """How much a file holds. A heartbeat counts once for each shard."""
 
@@ -69,6 +73,7 @@ def batches(
     """Events grouped by shard, in the order in which the batches are closed. See `write_event_file`."""
     # In the order in which they were opened: the first is the oldest.
     opened: dict[int, tuple[int, list[Event]]] = {}
+    text_bytes: dict[int, int] = {}
     now_us = 0
     for event in events:
         now_us = max(now_us, event.event_time_us)
@@ -76,13 +81,15 @@ def batches(
             shard, (since_us, batch) = next(iter(opened.items()))
             if now_us - since_us < batch_age_us:
                 break
-            del opened[shard]
+            del opened[shard], text_bytes[shard]
             yield shard, batch
         for shard in shards_of(event, shard_count):
             _, batch = opened.setdefault(shard, (now_us, []))
             batch.append(event)
-            if len(batch) >= batch_events:
-                del opened[shard]
+            # Only text makes an event large.
+            text_bytes[shard] = text_bytes.get(shard, 0) + len(getattr(event, "text", "")) * 4
+            if len(batch) >= batch_events or text_bytes[shard] > BATCH_TEXT_BYTES:
+                del opened[shard], text_bytes[shard]
                 yield shard, batch
     for shard, (_, batch) in opened.items():
         yield shard, batch

@@ -4,6 +4,7 @@ Flink's FileSource hands out one line a block, so a checkpoint holds how many bl
 reads the same blocks again.
 """
 
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,10 +17,12 @@ from pyflink.datastream.connectors.file_system import (
     BucketAssigner,
     FileSink,
     FileSource,
+    OutputFileConfig,
     RollingPolicy,
     StreamFormat,
 )
 
+from jobs.wiring.environment import flink_path
 from jobs.wiring.file_log import Block, BlockReader
 from jobs.wiring.names import Uid
 from schemas.codec import encode_dead_letter
@@ -55,7 +58,7 @@ class ReadBlocks(ProcessFunction):
 
 def read_files(env: StreamExecutionEnvironment, plan: Path, shard_count: int) -> DataStream:
     """Records of the planned blocks, in order; the side output UNREAD holds what could not be read."""
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), plan.as_uri()).build()
+    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), flink_path(plan)).build()
     lines = env.from_source(source, WatermarkStrategy.no_watermarks(), Uid.BLOCKS.value)
     # One reader, whatever the parallelism: the order of the files is the order of the log.
     return (
@@ -76,9 +79,10 @@ def write_records(records: DataStream, folder: Path, uid: Uid, column: int | Non
 
     lines = records.map(line, Types.STRING()).uid(f"{uid.value}-lines").name(f"{uid.value}-lines")
     sink = (
-        FileSink.for_row_format(folder.as_uri(), Encoder.simple_string_encoder())
+        FileSink.for_row_format(flink_path(folder), Encoder.simple_string_encoder())
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+        .with_output_file_config(OutputFileConfig(f"part-{time.time_ns():020d}", ""))
         .build()
     )
     lines.sink_to(sink).uid(uid.value).name(uid.value)
@@ -93,5 +97,10 @@ def written_records(folder: Path) -> Iterator[bytes]:
 
 
 def _committed(folder: Path) -> Iterable[Path]:
-    # part-<subtask>-<count>; names of parts that are still being written start with a dot.
-    return sorted(folder.glob("part-*"), key=lambda part: (int(part.name.rpartition("-")[2]), part.name))
+    # part-<start of the run>-<subtask>-<count>; names of parts that are still being written start with a dot.
+    return sorted(folder.glob("part-*"), key=_in_order_of_writing)
+
+
+def _in_order_of_writing(part: Path) -> tuple[str, int, str]:
+    _, began, *_, count = part.name.split("-")
+    return began, int(count), part.name

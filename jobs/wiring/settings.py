@@ -3,6 +3,8 @@
 `headrace config` shows what results. Unknown keys are refused.
 """
 
+import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ from pydantic_settings import (
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as PydanticSettingsError
 
 from schemas.topics import SHARD_COUNT
 from udfs.operators.shard_fold import FoldSettings
@@ -75,6 +78,7 @@ def load_settings(config: Path | None = None, **given: Any) -> AdmissionSettings
     Raises SettingsError for a missing or unreadable file, an unknown key or a value that is not allowed.
     """
     source = _file_source(config)
+    _refuse_unknown_environment()
 
     class FromFile(AdmissionSettings):
         @classmethod
@@ -92,11 +96,25 @@ def load_settings(config: Path | None = None, **given: Any) -> AdmissionSettings
 
     try:
         found = FromFile(**{name: value for name, value in given.items() if value is not None})
+    except PydanticSettingsError as error:
+        raise SettingsError(
+            f"environment: {error}; lists are JSON, such as HEADRACE_INPUT='[\"events.pb\"]'"
+        ) from error
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {fault['msg']}" for fault in error.errors()]
         place = f"{source}: " if source else ""
         raise SettingsError("\n".join(place + line for line in lines)) from error
     return AdmissionSettings.model_validate(found.model_dump())
+
+
+def _refuse_unknown_environment() -> None:
+    """A slip in a variable's name must not leave the default in force."""
+    prefix = "HEADRACE_"
+    known = [prefix + name.upper() for name in AdmissionSettings.model_fields]
+    for name in sorted(os.environ):
+        if name.startswith(prefix) and name not in known:
+            near = get_close_matches(name, known, 1)
+            raise SettingsError(f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else ""))
 
 
 def _file_source(config: Path | None) -> Path | None:
@@ -106,8 +124,8 @@ def _file_source(config: Path | None) -> Path | None:
         read = yaml.safe_load(config.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{config}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{config}: not YAML: {' '.join(str(error).split())}") from error
-    if read is not None and not isinstance(read, dict):
+    if read is not None and not (isinstance(read, dict) and all(isinstance(key, str) for key in read)):
         raise SettingsError(f"{config}: must be a mapping of settings, such as `parallelism: 1`")
     return config

@@ -203,7 +203,9 @@ class Truth:
 
     def _really_used(self, request: Granted, event: RequestEvent) -> tuple[int, int]:
         """A backend's report; else what was seen, with the prompt where anything came of it or it was cut off."""
-        if isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT:
+        if isinstance(event, RequestCompleted | RequestFailed) and (
+            event.usage_source is not UsageSource.ABSENT or event.prompt_tokens or event.completion_tokens
+        ):
             # A failure does not say how much was cached: as much as the prompt said.
             cached = event.cached_tokens if isinstance(event, RequestCompleted) else request.asked.cached_tokens
             permille = self.rules.cached_weight_permille

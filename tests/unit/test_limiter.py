@@ -18,6 +18,7 @@ from schemas.events import (
     RequestFailed,
     StreamInterrupted,
     TokensGenerated,
+    UsageSource,
 )
 from tests.limiter_world import (
     INT64_MAX,
@@ -538,3 +539,37 @@ def test_events_of_no_request_are_not_for_the_limiter() -> None:
 def test_a_policy_that_can_not_hold_is_refused_with_the_field(build: Callable[[], object], says: str) -> None:
     with pytest.raises(InvalidPolicyError, match=says):
         build()
+
+
+def test_chunks_out_of_order_without_a_running_count_are_each_counted_once() -> None:
+    driver = Direct(policy(limit(1_000)))
+    driver.tell(prompt("r", at(0), 0, max_tokens=100, sequence=1))
+    for sequence in (2, 4, 3, 3, 4, 5):
+        driver.tell(chunk("r", at(sequence), count=10, sequence=sequence))
+    settled = driver.one(completed("r", at(9)))
+    assert settled.used_tokens == 40
+
+
+def test_a_stream_that_was_told_to_stop_is_not_granted_more_after_a_silence() -> None:
+    driver = Direct(policy(limit(100), silence_timeout_us=10 * SECOND))
+    driver.tell(prompt("a", at(0), 100, without_completion=True), completed("a", at(0), (100, 0)))
+    driver.tell(prompt("r", at(1), 10, max_tokens=10), chunk("r", at(2), cumulative=5))
+    told = driver.tell(chunk("r", at(200), cumulative=9))
+    assert DecisionKind.EXTEND not in kinds(told)
+    assert DecisionKind.REVOKE in kinds(told)
+
+
+def test_in_a_recording_a_refused_request_whose_chunks_came_first_is_settled_with_nothing() -> None:
+    driver = Direct(policy(limit(100), traffic_is_recorded=True))
+    driver.tell(chunk("r", at(0), cumulative=50))
+    told = driver.tell(prompt("r", at(1), 500, max_tokens=10))
+    assert kinds(told) == [DecisionKind.REJECT, DecisionKind.SETTLE]
+    assert told[1].used_tokens == 0
+    assert driver.tell(completed("r", at(2), (500, 50))) == []
+
+
+def test_counts_of_a_request_count_even_if_their_source_is_left_out() -> None:
+    driver = Direct(policy(limit(1_000)))
+    driver.tell(prompt("r", at(0), 120, max_tokens=100))
+    event = replace(completed("r", at(1), (120, 64)), usage_source=UsageSource.ABSENT)
+    assert driver.one(event).used_tokens == 184

@@ -266,7 +266,7 @@ def test_et04_a_late_event_settles_nothing_twice() -> None:
     told += shard.tell([chunk("r", at(late), cumulative=10)])
     settled = [decision for decision in told if decision.request_id == "r" and decision.kind is DecisionKind.SETTLE]
     assert len(settled) == expected["window_0_emissions"]
-    assert shard.shard.counts["late"] == expected["late"]
+    assert shard.shard.counts["behind_clock"] == expected["late"]
     assert shard.shard.counts[Anomaly.AFTER_END.value] == 1
 
 

@@ -78,7 +78,7 @@ def run(*tenants: TenantSummary, buckets: int = 6, job: JobFacts | None = None) 
             wall_seconds=1.5,
             events_per_second=200.0,
             dead_letters={"MALFORMED": 2},
-            anomalies={"void": 7, "late": 9},
+            anomalies={"void": 7, "behind_clock": 9},
             lateness=(
                 SourceLateness(
                     source="gateway-1", events=300, late_events=3, p50_us=0, p95_us=40_000, p99_us=900_000,

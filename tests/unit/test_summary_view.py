@@ -93,7 +93,7 @@ def test_a_foreign_name_changes_nothing_but_its_cell(name: str) -> None:
 def test_dead_letters_and_anomalies_are_there_if_any() -> None:
     text = printed(run(tenant("acme")))
     assert "Dead letters, 2 in all: malformed 2." in text
-    assert "Noticed: late 9, void 7." in text
+    assert "Noticed: behind clock 9, void 7." in text
     calm = printed(run(tenant("acme"), job=JobFacts(events=1, wall_seconds=1.0, events_per_second=1.0)))
     assert "Dead letters" not in calm
     assert "Noticed" not in calm

@@ -18,8 +18,6 @@ class Anomaly(Enum):
     """The end of a request that was never seen."""
     IMPLAUSIBLE_COUNT = "implausible_count"
     """A negative or absurdly large token count."""
-    LATE = "late"
-    """An event older than its key's clock; decided at the clock."""
     RESUMED = "resumed"
     """A request that was settled for its silence spoke again."""
     OVERDRAWN = "overdrawn"

@@ -198,7 +198,8 @@ class ShardFold(Generic[State, Policy, Out]):
         if batch.events:
             self._log(number, record)
             self._logged_events += len(batch.events)
-        self.counts["events"] += len(batch.events)
+        decided = len(batch.events) - len(misplaced) - sum(1 for place in failures if not place[2])
+        self.counts["events"] += decided
         self.counts["batches"] += 1
         for letter in dead:
             self.counts[f"dead_letters_{letter.reason.name.lower()}"] += 1
@@ -210,7 +211,7 @@ class ShardFold(Generic[State, Policy, Out]):
         ):
             self.compact()
         self._evict()
-        return BatchResult(outputs, dead, len(batch.events))
+        return BatchResult(outputs, dead, decided)
 
     # One loop, the hot path: a call for each of its steps would double its cost.
     def _apply(  # noqa: C901, PLR0912, PLR0915
@@ -267,7 +268,7 @@ class ShardFold(Generic[State, Policy, Out]):
                     self.counts["keys_expired"] += 1
                 entry.clock_us = clock_us = time_us
             elif time_us < clock_us:
-                self.counts["late"] += 1
+                self.counts["behind_clock"] += 1
             in_force = entry.in_force
             if in_force is None or clock_us >= in_force.until_us:
                 in_force = entry.in_force = self._policies.at(key, clock_us)

@@ -9,7 +9,7 @@ from schemas.events import (
     RequestEvent,
     RequestFailed,
     StreamInterrupted,
-    UsageSource,
+    has_usage,
 )
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import lifecycle
@@ -28,7 +28,7 @@ def _usage(request: Request, event: RequestEvent, policy: LimiterPolicy) -> tupl
         is_odd = not is_plausible(event.token_offset)
         completion = streamed if is_odd else max(streamed, event.token_offset)
         return request.prompt_used or request.prompt_asked, completion, is_odd
-    if isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT:
+    if isinstance(event, RequestCompleted | RequestFailed) and has_usage(event):
         cached = event.cached_tokens if isinstance(event, RequestCompleted) else request.cached_asked
         if is_plausible(event.prompt_tokens) and is_plausible(event.completion_tokens) and is_plausible(cached):
             weight = policy.cached_weight_permille
@@ -75,7 +75,7 @@ def on_end_of_refused(
 ) -> Outputs:
     """Gateways close a refused request as failed; only one that reports tokens did run after all."""
     prompt, completion, is_odd = _usage(request, event, policy)
-    is_reported = isinstance(event, RequestCompleted | RequestFailed) and event.usage_source is not UsageSource.ABSENT
+    is_reported = isinstance(event, RequestCompleted | RequestFailed) and has_usage(event)
     if is_odd or not (completion > request.completion_spent or (is_reported and prompt > request.prompt_used)):
         lifecycle.remember(state, lifecycle.request_key(event), None, policy)
         return (Anomaly.IMPLAUSIBLE_COUNT,) if is_odd else NOTHING

@@ -1,5 +1,6 @@
 """What a prompt leads to."""
 
+from schemas.decisions import DecisionReason
 from schemas.events import PromptSubmitted
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import admission, ledger, lifecycle
@@ -15,7 +16,8 @@ def on_prompt(
     request = request or Request(Phase.UNKNOWN, generation=state.forgotten)
     out = admission.decide(state, request, event, policy, now_us)
     if request.phase is Phase.RUNNING:
-        request.sequence = max(request.sequence, event.sequence)
+        if event.sequence > request.sequence:
+            request.sequence, request.seen = event.sequence, 1
         lifecycle.live(state, lifecycle.request_key(event), request, now_us)
     elif policy.traffic_is_recorded:
         lifecycle.remember(state, lifecycle.request_key(event), Request(Phase.VOID), policy)
@@ -32,6 +34,12 @@ def on_late_prompt(
     request.prompt_meters, request.completion_meters = [], []
     out = list(on_prompt(state, request, event, policy, now_us))
     unpaid = [key for key in request.completion_meters if key not in charged]
+    if request.phase is Phase.REFUSED and policy.traffic_is_recorded:
+        # It would have been refused before it could stream: that its chunks overtook its prompt is the log's doing.
+        reason = DecisionReason.INTERRUPTED
+        out += lifecycle.settled(state, request, event, policy, reason, 0, 0, now_us)
+        lifecycle.remember(state, lifecycle.request_key(event), Request(Phase.VOID), policy)
+        return out
     if unpaid:
         out += ledger.overdraw(state, unpaid, request.streamed_tokens, now_us)
     return out

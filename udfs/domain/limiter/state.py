@@ -50,7 +50,10 @@ class Request(msgspec.Struct, array_like=True):
     phase: Phase
     model: str = ""
     last_us: int = 0
+    # The largest sequence number seen, and which of the 63 up to it, as bits: for chunks that do not say `cumulative`.
     sequence: int = 0
+    seen: int = 0
+    is_revoked: bool = False
     # Its decisions are numbered within the generation: see next_id.
     generation: int = 0
     ordinal: int = 0

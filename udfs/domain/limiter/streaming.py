@@ -1,5 +1,7 @@
 """What a chunk of tokens leads to: nine events in ten, most of which decide nothing."""
 
+from typing import Final
+
 from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason
 from schemas.events import RequestEvent, TokensGenerated
 from udfs.domain.anomaly import Anomaly
@@ -10,17 +12,31 @@ from udfs.domain.limiter.policy import LimiterPolicy
 from udfs.domain.limiter.state import MeterKey, Phase, Request, TenantState
 from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible
 
+REMEMBERED_CHUNKS: Final = 63
+
 
 def _new_tokens(request: Request, event: TokensGenerated) -> int:
     """Tokens this chunk adds: 0 where it was seen before, negative where its count can't be believed."""
     if event.cumulative:
         new = max(event.cumulative - request.streamed_tokens, 0)
         return new if event.cumulative > 0 and new < IMPLAUSIBLE_TOKENS else -1
-    if event.sequence:
-        if event.sequence <= request.sequence:
-            return 0
-        request.sequence = event.sequence
+    if event.sequence and _is_seen(request, event.sequence):
+        return 0
     return event.count if is_plausible(event.count) else -1
+
+
+def _is_seen(request: Request, sequence: int) -> bool:
+    """Whether the event came before; one that is far behind the latest is taken for seen."""
+    ahead = sequence - request.sequence
+    if ahead > 0:
+        request.seen = ((request.seen << min(ahead, REMEMBERED_CHUNKS)) | 1) & (2**REMEMBERED_CHUNKS - 1)
+        request.sequence = sequence
+        return False
+    bit = 1 << -ahead if -ahead < REMEMBERED_CHUNKS else 0
+    if not bit or request.seen & bit:
+        return True
+    request.seen |= bit
+    return False
 
 
 def on_tokens(
@@ -124,6 +140,7 @@ def _revoke(
         return out
     found = ledger.overdraw_completion(state, request, short, now_us)
     request.phase = Phase.REVOKED
+    request.is_revoked = True
     return [lifecycle.cut(state, request, event, least, DecisionMode.ENFORCE, now_us), *found]
 
 
@@ -156,6 +173,7 @@ def on_tokens_of_refused(
     if not (request.prompt_meters or request.completion_meters):
         lifecycle.count_where_known(state, request, event, policy, now_us)
     request.phase = Phase.REVOKED
+    request.is_revoked = True
     lifecycle.live(state, lifecycle.request_key(event), request, now_us)
     found: list[Out] = []
     if request.prompt_asked > request.prompt_used:
@@ -173,8 +191,9 @@ def on_tokens_of_expired(
         return (Anomaly.DUPLICATE,)
     lifecycle.live(state, lifecycle.request_key(event), request, now_us)
     full = lifecycle.least_room(state, request.slot_meters, now_us)
-    if full is not None and full[0] == 0:
+    if request.is_revoked or (full is not None and full[0] == 0):
         request.phase = Phase.REVOKED
+        request.is_revoked = True
         found = on_tokens_after_revoke(state, request, event, policy, now_us)
         return [lifecycle.cut(state, request, event, full, DecisionMode.ENFORCE, now_us), *found, Anomaly.RESUMED]
     request.phase = Phase.RUNNING if request.is_decided else Phase.EARLY
