@@ -105,7 +105,7 @@ def _root(
 def main() -> None:
     """Entry point. A user's mistake is one line on standard error and exit status 1."""
     try:
-        app()
+        app(prog_name="headrace")
     except MISTAKES as mistake:
         sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
         raise SystemExit(1) from None

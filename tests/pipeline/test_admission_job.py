@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from jobs.wiring.embedded import latest_checkpoint, run, start, total_counts
 from jobs.wiring.environment import Folders
 from jobs.wiring.settings import load_settings
 from schemas.events import Event
+from tests.limiter_world import by_tenant
 from tests.pipeline.conftest import DEMO_POLICIES
 from tests.pipeline.decided import as_set, by_job, in_process
 from udfs.domain.limiter import LimiterPolicy
@@ -51,7 +53,8 @@ def test_decides_as_in_process(
 
 
 def test_counts_show_as_metrics_of_flink(trace_log: Path, tmp_path: Path) -> None:
-    settings = load_settings(input=(trace_log,) * 3, policies=DEMO_POLICIES, output=tmp_path)
+    logs = [Path(shutil.copy(trace_log, tmp_path / f"events-{number}.pb")) for number in range(3)]
+    settings = load_settings(input=tuple(logs), policies=DEMO_POLICIES, output=tmp_path)
     client, rest = start("metrics", build, settings, Folders.below(tmp_path))
     assert rest is not None
     result = client.get_job_execution_result()
@@ -113,4 +116,6 @@ def test_killed_and_restored_in_the_middle_it_decides_the_same_once(
     assert checkpoint is not None
     subprocess.run([*command, "--restore-from", str(checkpoint)], env=environ, check=True)
 
-    assert as_set(by_job(tmp_path)) == as_set(expected)
+    decided = by_job(tmp_path)
+    assert as_set(decided) == as_set(expected)
+    assert by_tenant(decided) == by_tenant(expected)
