@@ -163,6 +163,8 @@ def bench_minicluster() -> list[Figure]:
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "events.pb"
         write_event_file(log, events, batch_age_us=workload.MINUTE_US)
+        one = Path(scratch) / "one.pb"
+        write_event_file(one, once[:1])
         policies = Path(scratch) / "policies.yaml"
         policies.write_text(workload.POLICY_YAML)
         for backend in ("hashmap", "rocksdb"):
@@ -170,17 +172,20 @@ def bench_minicluster() -> list[Figure]:
                 input=(log,), policies=policies, output=Path(scratch) / backend, state_backend=backend
             )
             job = run("bench", build, settings)
-            rate = job.counts["events"] / job.seconds
-            figures.append(
+            start = run("bench", build, settings.model_copy(update={"input": (one,), "output": Path(scratch) / "one"}))
+            title = f"MiniCluster files to files, {backend}"
+            count = job.counts["events"]
+            figures += [
+                Figure(f"{title}, whole job", count / job.seconds, "events/s", "in process", reference, "120,000"),
                 Figure(
-                    f"MiniCluster files to files, {backend}, job start included",
-                    rate,
+                    f"{title}, less a job of one event",
+                    count / (job.seconds - start.seconds),
                     "events/s",
                     "in process",
                     reference,
                     "120,000",
-                )
-            )
+                ),
+            ]
     return figures
 
 
@@ -248,7 +253,9 @@ def measure_keys(keys: int) -> dict[str, float]:
     """In a process of its own: memory of `keys` tenants, and the cost of traffic over them."""
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     fold = populate(keys)
-    found = {"memory_mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) / 1024}
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    # A thousand tenants may find room in what the interpreter holds already.
+    found = {"memory_mib": max(grown_kib / 1024, 1.0)}
     start_us = 1_000_000_000
     for name, distribution in (("uniform", workload.uniform), ("zipf", workload.zipf)):
         best = 0.0
