@@ -33,7 +33,7 @@ Progress: TypeAlias = Callable[[float], None]
 POLL_S = 0.3
 RECORD_NAME = "run.json"
 _HELD: list[IO[str]] = []
-"""Locks of this process."""
+"""Locks of folders whose run is not over."""
 
 
 class JobFailedError(RuntimeError):
@@ -151,7 +151,7 @@ def _policies_of(settings: AdmissionSettings) -> list[str]:
 
 
 def _lock(path: Path, settings: AdmissionSettings) -> None:
-    """Held until this process ends: two runs in one folder would mix their results."""
+    """Held until the run ends: two runs in one folder would mix their results."""
     holder = path.open("w")
     try:
         fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,6 +179,9 @@ def run(name: str, build: Build, settings: AdmissionSettings, progress: Progress
         raise JobStoppedError(latest_checkpoint(folders)) from None
     except Exception as error:
         raise _failed(error, folders) from error
+    finally:
+        while _HELD:
+            _HELD.pop().close()
     return JobRun(job_id, time.monotonic() - began, total_counts(folders))
 
 

@@ -172,7 +172,11 @@ def bench_minicluster() -> list[Figure]:
                 input=(log,), policies=policies, output=Path(scratch) / backend, state_backend=backend
             )
             job = run("bench", build, settings)
-            start = run("bench", build, settings.model_copy(update={"input": (one,), "output": Path(scratch) / "one"}))
+            start = run(
+                "bench",
+                build,
+                settings.model_copy(update={"input": (one,), "output": Path(scratch) / f"one-{backend}"}),
+            )
             title = f"MiniCluster files to files, {backend}"
             count = job.counts["events"]
             figures += [
