@@ -1,13 +1,15 @@
 """What all tests share: golden files and the switch that writes them anew."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# Machines are shared: how long an example takes says nothing of the code.
-settings.register_profile("headrace", deadline=None)
+# Machines are shared: how long an example takes says nothing of the code. CI repeats the same examples, so that a red
+# run speaks of its change; every run on a desk looks at new ones.
+settings.register_profile("headrace", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("headrace")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
