@@ -59,7 +59,7 @@ def test_a_hundred_thousand_fuzzed_records(demo_policies: tuple[LimiterPolicy, .
     unread = {letter.offset for letter in whole}
     assert job.counts["batches"] + len(unread) >= RECORDS
     assert len(whole) > RECORDS / 20
-    assert Counter(letter.reason for letter in dead).total() == len(dead) > RECORDS / 4
+    assert len(dead) > RECORDS / 4
 
     expected, expected_dead = in_process([log], demo_policies)
     assert as_set(by_job(settings.output)) == as_set(expected)

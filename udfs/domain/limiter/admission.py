@@ -17,7 +17,7 @@ from udfs.domain.limiter import meter as metering
 from udfs.domain.limiter.estimate import expected_completion
 from udfs.domain.limiter.meter import Meter
 from udfs.domain.limiter.policy import MAX_WINDOW_US, Limit, LimiterPolicy
-from udfs.domain.limiter.state import MeterKey, Phase, Request, TenantState
+from udfs.domain.limiter.state import MeterKey, Phase, Request, RequestKey, TenantState
 from udfs.domain.limiter.tokens import IMPLAUSIBLE_TOKENS, is_plausible, weighted_prompt_tokens
 
 
@@ -227,17 +227,15 @@ def decide(
     request.phase = Phase.RUNNING
     tightest = take(state, request, granted, need, now_us)
     out.append(
-        Decision(
-            decision_id=next_id(request, event.request_id, event.attempt),
+        decision_of(
+            request,
+            (event.request_id, event.attempt),
+            event.tenant,
+            now_us,
             kind=DecisionKind.ADMIT,
             reason=DecisionReason.WITHIN_LIMITS if policy.limits else DecisionReason.NO_POLICY,
-            tenant=event.tenant,
-            request_id=event.request_id,
-            attempt=event.attempt,
-            decided_at_us=now_us,
             bound=tightest,
             reserved_tokens=request.granted_tokens,
-            policy_id=policy.id,
             caused_by=event.event_id,
         )
     )
@@ -256,18 +254,54 @@ def next_id(request: Request, request_id: str, attempt: int) -> str:
     return f"{request_id}/{attempt}/{number}"
 
 
-def _refused(request: Request, event: PromptSubmitted, why: Refusal, mode: DecisionMode, now_us: int) -> Decision:
+def decision_of(
+    request: Request,
+    key: RequestKey,
+    tenant: str,
+    now_us: int,
+    *,
+    kind: DecisionKind,
+    reason: DecisionReason,
+    mode: DecisionMode = DecisionMode.ENFORCE,
+    bound: BoundLimit | None = None,
+    reserved_tokens: int = 0,
+    used_tokens: int = 0,
+    refunded_tokens: int = 0,
+    overdrawn_tokens: int = 0,
+    retry_at_us: int = 0,
+    caused_by: bytes = b"",
+) -> Decision:
+    """The request's next decision, under the policy that it is decided by."""
     return Decision(
-        decision_id=next_id(request, event.request_id, event.attempt),
+        decision_id=next_id(request, *key),
+        kind=kind,
+        mode=mode,
+        reason=reason,
+        tenant=tenant,
+        request_id=key[0],
+        attempt=key[1],
+        decided_at_us=now_us,
+        bound=bound,
+        reserved_tokens=reserved_tokens,
+        used_tokens=used_tokens,
+        refunded_tokens=refunded_tokens,
+        overdrawn_tokens=overdrawn_tokens,
+        retry_at_us=retry_at_us,
+        policy_id=request.policy_id,
+        caused_by=caused_by,
+    )
+
+
+def _refused(request: Request, event: PromptSubmitted, why: Refusal, mode: DecisionMode, now_us: int) -> Decision:
+    return decision_of(
+        request,
+        (event.request_id, event.attempt),
+        event.tenant,
+        now_us,
         kind=why.kind,
         mode=mode,
         reason=why.reason,
-        tenant=event.tenant,
-        request_id=event.request_id,
-        attempt=event.attempt,
-        decided_at_us=now_us,
         bound=why.bound,
         retry_at_us=why.retry_at_us,
-        policy_id=request.policy_id,
         caused_by=event.event_id,
     )

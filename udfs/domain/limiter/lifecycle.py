@@ -97,20 +97,18 @@ def cut(
         room, key = least
         meter = state.meters.get(key) or metering.Meter()
         bound = admission.bound_limit(state.limits[key[0]], key, meter, room, now_us)
-    return Decision(
-        decision_id=admission.next_id(request, event.request_id, event.attempt),
+    return admission.decision_of(
+        request,
+        (event.request_id, event.attempt),
+        state.tenant,
+        now_us,
         kind=DecisionKind.REVOKE,
         mode=mode,
         reason=DecisionReason.OVER_LIMIT,
-        tenant=state.tenant,
-        request_id=event.request_id,
-        attempt=event.attempt,
-        decided_at_us=now_us,
         bound=bound,
         reserved_tokens=request.granted_tokens,
         used_tokens=request.used_tokens,
         overdrawn_tokens=request.overdrawn_tokens,
-        policy_id=request.policy_id,
         caused_by=event.event_id,
     )
 
@@ -144,18 +142,16 @@ def settlement(
     now_us: int,
 ) -> Decision:
     """The decision that says what the request used and what went back."""
-    return Decision(
-        decision_id=admission.next_id(request, *key),
+    return admission.decision_of(
+        request,
+        key,
+        state.tenant,
+        now_us,
         kind=DecisionKind.SETTLE,
         reason=reason,
-        tenant=state.tenant,
-        request_id=key[0],
-        attempt=key[1],
-        decided_at_us=now_us,
         reserved_tokens=request.granted_tokens,
         used_tokens=request.used_tokens,
         refunded_tokens=request.refunded_tokens,
         overdrawn_tokens=request.overdrawn_tokens,
-        policy_id=request.policy_id,
         caused_by=caused_by,
     )

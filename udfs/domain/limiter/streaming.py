@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.decisions import Decision, DecisionKind, DecisionMode, DecisionReason
+from schemas.decisions import DecisionKind, DecisionMode, DecisionReason
 from schemas.events import RequestEvent, TokensGenerated
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import admission, ledger, lifecycle
@@ -99,18 +99,16 @@ def _beyond_reservation(
         key = least[1]
         bound = admission.bound_limit(state.limits[key[0]], key, state.meters[key], least[0] - granted, now_us)
     out.append(
-        Decision(
-            decision_id=admission.next_id(request, event.request_id, event.attempt),
+        admission.decision_of(
+            request,
+            (event.request_id, event.attempt),
+            state.tenant,
+            now_us,
             kind=DecisionKind.EXTEND,
             reason=DecisionReason.WITHIN_LIMITS,
-            tenant=state.tenant,
-            request_id=event.request_id,
-            attempt=event.attempt,
-            decided_at_us=now_us,
             bound=bound,
             reserved_tokens=request.granted_tokens,
             used_tokens=request.used_tokens,
-            policy_id=request.policy_id,
             caused_by=event.event_id,
         )
     )
