@@ -25,7 +25,7 @@ PYTHON_CANDIDATES := $(or $(PYTHON),python3.11 python3.12 python3.10 python3)
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick lint bench proto jars lock clean setup java
+.PHONY: help run up down test test-quick lint bench proto jars lock clean setup java
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,9 +52,14 @@ bench: java ## events/s and memory, each beside a reference measured in the same
 proto: $(STAMP) ## generate schemas/gen from schemas/proto
 	$(BIN)/python -m schemas.generate
 
-jars: ## what a cluster needs from Maven; nothing yet: embedded runs need no jars
-	@command -v mvn >/dev/null && maven='Maven is there' || maven='Maven (mvn) is not on PATH, which a cluster will want'; \
-	echo "make jars: nothing to fetch: embedded runs need no jars beyond those of apache-flink ($$maven)"
+jars: java ## fetch from Maven what a cluster needs, check it, and compile schemas/proto for SQL
+	@$(IN_ENV) $(BIN)/python -m jobs.ops.local.jars
+
+up: jars ## Kafka, Postgres and a Flink cluster on this machine, with the jobs on it
+	@$(IN_ENV) $(BIN)/headrace up
+
+down: $(STAMP) ## end what `make up` started; nothing stays behind
+	@$(IN_ENV) $(BIN)/headrace down
 
 lock: $(STAMP) ## resolve requirements/*.lock from pyproject.toml (UPGRADE=1 for the newest versions)
 	$(UV_LOCK) --extra dev pyproject.toml -o requirements/dev.lock

@@ -9,55 +9,73 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.wiring.cluster import submit
 from jobs.wiring.embedded import JobFailedError, run
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.java import JavaNotFoundError
 from jobs.wiring.names import ADMISSION_JOB, Uid
 from jobs.wiring.policies import PolicyFileError, load_policies
 from jobs.wiring.settings import DAY_US, AdmissionSettings, SettingsError, load_settings
+from jobs.wiring.topic_catalog import decisions_topic
 from udfs.domain.limiter import LimiterPolicy
 
 if TYPE_CHECKING:
-    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
     from jobs.wiring.environment import Folders
 
 
 def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folders: "Folders") -> None:
-    """The whole of the job."""
-    from functools import partial
-
-    from pyflink.common import Types
-
+    """The whole of the job on files."""
     from jobs.wiring.file_io import UNREAD, read_files, write_records
-    from schemas.codec import encode_decisions
-    from schemas.topics import shard_of
-    from udfs.domain.limiter import LimiterFold
-    from udfs.domain.policy_log import PolicyLog
-    from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS, DECISION_ROW, KeyedFold
+    from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS
 
-    policies = load_policies(settings.policies).policies if settings.policies else ()
-    _require_memory(policies, settings)
     records = read_files(env, folders.plan, settings.shard_count)
-    decided = (
-        records.key_by(lambda row: row[0], Types.INT())
-        .process(
-            KeyedFold(
-                fold=LimiterFold,
-                policies=PolicyLog(policies),
-                encode=encode_decisions,
-                shard_of=partial(shard_of, shard_count=settings.shard_count),
-                settings=settings.fold,
-            ),
-            DECISION_ROW,
-        )
-        .uid(Uid.LIMITER.value)
-        .name(Uid.LIMITER.value)
-    )
+    decided = _decide(records, settings, with_counts=True)
     write_records(decided, folders.decisions, Uid.DECISIONS, column=1)
     write_records(decided.get_side_output(DEAD_LETTERS), folders.dead_letters, Uid.DEAD_LETTERS)
     write_records(decided.get_side_output(COUNTS), folders.counts, Uid.COUNTS)
     write_records(records.get_side_output(UNREAD), folders.unread, Uid.UNREAD)
+
+
+def build_on_kafka(env: "StreamExecutionEnvironment", settings: AdmissionSettings) -> None:
+    """The whole of the job on a cluster."""
+    from jobs.wiring.kafka_io import KafkaTables
+    from udfs.operators.keyed_fold import DEAD_LETTERS
+
+    kafka = KafkaTables(env, settings)
+    decided = _decide(kafka.read_events(settings.events_topic), settings, with_counts=False)
+    kafka.write_decisions(decided, decisions_topic(settings.generation))
+    kafka.write_dead_letters(decided.get_side_output(DEAD_LETTERS), settings.events_topic)
+
+
+def _decide(records: "DataStream", settings: AdmissionSettings, *, with_counts: bool) -> "DataStream":
+    from functools import partial
+
+    from pyflink.common import Types
+
+    from schemas.codec import encode_decisions
+    from schemas.topics import shard_of
+    from udfs.domain.limiter import LimiterFold
+    from udfs.domain.policy_log import PolicyLog
+    from udfs.operators.keyed_fold import DECISION_ROW, KeyedFold
+
+    policies = load_policies(settings.policies).policies if settings.policies else ()
+    _require_memory(policies, settings)
+    fold = KeyedFold(
+        fold=LimiterFold,
+        policies=PolicyLog(policies),
+        encode=encode_decisions,
+        shard_of=partial(shard_of, shard_count=settings.shard_count),
+        settings=settings.fold,
+        with_counts=with_counts,
+    )
+    return (
+        records.key_by(lambda row: row[0], Types.INT())
+        .process(fold, DECISION_ROW)
+        .uid(Uid.LIMITER.value)
+        .name(Uid.LIMITER.value)
+    )
 
 
 def _require_memory(policies: tuple[LimiterPolicy, ...], settings: AdmissionSettings) -> None:
@@ -83,6 +101,9 @@ def main(
     """Decide event files; `headrace run` does the same and sums up."""
     given = {"policies": policies, "output": output, "restore_from": restore_from}
     settings = load_settings(config, input=tuple(input) if input else None, **given)
+    if settings.profile == "cluster":
+        submit(ADMISSION_JOB, build_on_kafka, settings)
+        return
     if not settings.input:
         raise SettingsError("input: name at least one event file with --input, or in the settings")
     job = run(ADMISSION_JOB, build, settings)
@@ -90,8 +111,10 @@ def main(
 
 
 if __name__ == "__main__":
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command.command()(main)
     try:
-        typer.run(main)
+        command()
     except (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError) as mistake:
         sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
         raise SystemExit(1) from None

@@ -20,6 +20,7 @@ class Topic(str, Enum):
     ALERTS = "headrace.alerts"
     AUDIT = "headrace.audit"
     DEAD_LETTERS = "headrace.dlq"
+    GENERATIONS = "headrace.generations"
 
 
 def shard_of(tenant: str, shard_count: int = SHARD_COUNT) -> int:

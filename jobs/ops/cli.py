@@ -9,22 +9,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.ops import run_command
+from jobs.ops import local_command, run_command
 from jobs.ops.azure_trace import TraceError
+from jobs.ops.local.layout import LocalError
 from jobs.ops.policy_command import policy_app
 from jobs.wiring.atomic_file import OutputFileError
 from jobs.wiring.decision_files import DecisionFileError
 from jobs.wiring.embedded import JobFailedError
 from jobs.wiring.file_log import EventFileError
+from jobs.wiring.flink_rest import FlinkError
 from jobs.wiring.java import JavaNotFoundError
+from jobs.wiring.kafka_topics import KafkaUnavailableError
 from jobs.wiring.policies import PolicyFileError
 from jobs.wiring.settings import SettingsError, load_settings
 
 MISTAKES = (
     DecisionFileError,
     EventFileError,
+    FlinkError,
     JavaNotFoundError,
     JobFailedError,
+    KafkaUnavailableError,
+    LocalError,
     OutputFileError,
     PolicyFileError,
     SettingsError,
@@ -59,6 +65,17 @@ app.command(
 app.command(epilog=_examples("headrace convert events.jsonl events.pb.gz", "headrace convert part-*.jsonl log.pb"))(
     run_command.convert
 )
+
+
+app.command(
+    epilog=_examples(
+        "headrace up",
+        "headrace up --policies policies.yaml --taskmanagers 1",
+        "headrace up --base-port 29090 --folder out/b",
+    )
+)(local_command.up)
+app.command(epilog=_examples("headrace down", "headrace down --keep-data"))(local_command.down)
+app.command(epilog=_examples("headrace status", "headrace status --json"))(local_command.status)
 
 
 @app.command(

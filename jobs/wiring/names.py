@@ -12,6 +12,7 @@ ADMISSION_JOB: Final = "headrace-admission"
 class Uid(str, Enum):
     """One for each operator of every job."""
 
+    EVENTS_SOURCE = "events-source"
     BLOCKS = "file-blocks"
     READ_BLOCKS = "read-blocks"
     LIMITER = "limiter"

@@ -1,10 +1,10 @@
 """Keys of records in Kafka: one a shard, such that any client's own partitioner agrees with every other's.
 
-Kafka's default partitioner (Java, librdkafka's murmur2, kafka-python) takes murmur2 of the key modulo the partitions. With bare
-shard numbers as keys, 32 shards leave a third of 32 partitions empty. So a shard's key is its number and, where that
-alone does not do, a suffix that is searched for once, such that murmur2 modulo 128 is the shard: shard i then lies in
-partition i modulo the count, for every count of partitions that divides 128. The keys are contracts: a log's order
-within a tenant holds as long as its shard stays in one partition.
+Kafka's default partitioner (Java, kafka-python, librdkafka's murmur2) takes murmur2 of the key modulo the partitions.
+With bare shard numbers as keys, 32 shards leave a third of 32 partitions empty. So a shard's key is its number and a
+suffix that is searched for once, such that murmur2 modulo 128 is the shard: shard i then lies in partition i modulo
+the count, for every count of partitions that divides 128. The keys are contracts: the order within a tenant holds as
+long as its shard stays in one partition.
 """
 
 from itertools import count
@@ -20,7 +20,7 @@ def record_keys(shard_count: int) -> tuple[bytes, ...]:
     """The key of each shard's records.
 
     >>> record_keys(4)
-    (b'0.151', b'1.57', b'2.1', b'3.64')
+    (b'0.138', b'1.247', b'2.187', b'3.86')
     """
     return tuple(_key(shard) for shard in range(shard_count))
 

@@ -18,11 +18,13 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as PydanticSettingsError
 
-from schemas.topics import SHARD_COUNT
+from jobs.wiring.kafka_settings import KafkaSettings
+from schemas.topics import SHARD_COUNT, Topic
 from udfs.operators.shard_fold import FoldSettings
 from udfs.operators.shard_keys import MAX_PARALLELISM
 
 DAY_US = 86_400_000_000
+TOPIC_NAME = r"^[A-Za-z0-9._-]{1,200}$"
 
 
 class SettingsError(ValueError):
@@ -36,7 +38,9 @@ class AdmissionSettings(BaseSettings):
         env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
     )
 
-    profile: Literal["embedded"] = Field("embedded", description="where the job runs and what it reads and writes")
+    profile: Literal["embedded", "cluster"] = Field(
+        "embedded", description="embedded: a MiniCluster, files in and out; cluster: Kafka in and out"
+    )
     input: tuple[Path, ...] = Field((), description="event files, read one after the other")
     output: Path = Field(Path("out"), description="folder for decisions, dead letters, checkpoints and logs")
     policies: Path | None = Field(None, description="YAML file of limiter policies; none: nothing is limited")
@@ -47,6 +51,20 @@ class AdmissionSettings(BaseSettings):
     checkpoint_interval_ms: int = Field(5_000, ge=10, description="time between checkpoints")
     buffer_timeout_ms: int = Field(5, ge=0, description="how long a network buffer may wait to fill")
     restore_from: Path | None = Field(None, description="checkpoint or savepoint folder to start from")
+
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="how Kafka is reached")
+    events_topic: str = Field(Topic.EVENTS.value, pattern=TOPIC_NAME, description="topic of the log that is decided")
+    generation: int = Field(1, ge=1, description="generation of decisions that is written; a rollback writes the next")
+    group: str = Field("headrace-admission", pattern=TOPIC_NAME, description="consumer group and transactions")
+    start: Literal["earliest-offset", "latest-offset"] = Field(
+        "earliest-offset", description="where a job without a savepoint starts to read"
+    )
+    until_end: bool = Field(False, description="stop at the end that the log has when the job starts")
+    delivery: Literal["at-least-once", "exactly-once"] = Field(
+        "at-least-once", description="how sinks write; repeats carry the same ids, transactions wait for checkpoints"
+    )
+    linger_ms: int = Field(1, ge=0, description="how long a producer waits for more records")
+    transaction_timeout_seconds: int = Field(900, ge=60, description="longest outage that loses no open transaction")
 
     cache_entries: int = Field(4_096, ge=1, description="keys kept in memory, per shard")
     compact_events: int = Field(20_000, ge=1, description="events in a shard's log before its keys are written out")
@@ -112,7 +130,7 @@ def _refuse_unknown_environment() -> None:
     prefix = "HEADRACE_"
     known = [prefix + name.upper() for name in AdmissionSettings.model_fields]
     for name in sorted(os.environ):
-        if name.startswith(prefix) and name not in known:
+        if name.startswith(prefix) and name.split("__")[0] not in known:
             near = get_close_matches(name, known, 1)
             raise SettingsError(f"{name}: no such setting" + (f", did you mean {near[0]}?" if near else ""))
 

@@ -91,13 +91,16 @@ class KeyedFold(KeyedProcessFunction):
         encode: Callable[[int, Iterable[Any]], bytes],
         shard_of: Callable[[str], int],
         settings: FoldSettings,
+        *,
+        with_counts: bool,
     ) -> None:
-        """`fold` makes the fold where it runs; all arguments travel to the workers."""
+        """`fold` makes the fold where it runs; all arguments travel to the workers. `with_counts`: fill COUNTS."""
         self._make_fold = fold
         self._policies = policies
         self._encode = encode
         self._shard_of = shard_of
         self._settings = settings
+        self._with_counts = with_counts
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Bind to Flink's state and metrics."""
@@ -117,7 +120,8 @@ class KeyedFold(KeyedProcessFunction):
         result = shard_fold.process(record, Position(source, partition, offset))
         for letter in result.dead:
             yield DEAD_LETTERS, encode_dead_letter(letter)
-        yield COUNTS, msgspec.json.encode(shard_fold.counts)
+        if self._with_counts:
+            yield COUNTS, msgspec.json.encode(shard_fold.counts)
         self._publish(shard_fold)
         if result.outputs:
             yield Row(shard, self._encode(shard, result.outputs))

@@ -1,0 +1,127 @@
+"""Processes that go on when the command that started them has ended, and how they are found again.
+
+A process is known by its pid and the time it started, so one that got an old pid is never taken for ours.
+"""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from jobs.ops.local.layout import HOST, LocalError
+
+END_TIMEOUT_S = 20
+
+
+class Started(msgspec.Struct, frozen=True):
+    """One process of ours."""
+
+    name: str
+    pid: int
+    started_at: float
+    ports: tuple[int, ...]
+    log: str
+
+    def process(self) -> psutil.Process | None:
+        """The process, None if it has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.started_at) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        except psutil.NoSuchProcess:
+            pass
+        return None
+
+
+def start(
+    name: str, command: Sequence[str | Path], log: Path, ports: Sequence[int], env: Mapping[str, str] | None = None
+) -> Started:
+    """Start a process that outlives us; what it prints is appended to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(  # noqa: S603 - commands of our own
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+    return Started(name, process.pid, psutil.Process(process.pid).create_time(), tuple(ports), str(log))
+
+
+def end(started: Started, timeout_s: float = END_TIMEOUT_S) -> None:
+    """End it and what it started, gently first."""
+    process = started.process()
+    if process is None:
+        return
+    family = [*process.children(recursive=True), process]
+    for member in family:
+        _signal(member.terminate)
+    _, alive = psutil.wait_procs(family, timeout=timeout_s)
+    for member in alive:
+        _signal(member.kill)
+    psutil.wait_procs(alive, timeout=timeout_s)
+
+
+def _signal(send: Callable[[], None]) -> None:
+    with suppress(psutil.NoSuchProcess):
+        send()
+
+
+def wait_until(ready: Callable[[], bool], started: Started, timeout_s: float) -> None:
+    """Wait for `ready`. Raises LocalError when the process ends or time is up, with the end of its log."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if started.process() is None:
+            raise LocalError(
+                f"{started.name} ended as it started; the end of {started.log}:\n{tail(Path(started.log))}"
+            )
+        if time.monotonic() > deadline:
+            raise LocalError(f"{started.name} is not ready after {timeout_s:.0f} s; see {started.log}")
+        time.sleep(0.1)
+
+
+def tail(log: Path, lines: int = 8) -> str:
+    """The last lines of a log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def require_free(name: str, ports: Sequence[int]) -> None:
+    """Raise LocalError where a port is taken."""
+    for port in ports:
+        if is_listening(port):
+            raise LocalError(
+                f"port {port}, which {name} needs, is taken{_holder(port)}; end that, or choose others: --base-port"
+            )
+
+
+def _holder(port: int) -> str:
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+                and connection.pid
+            ):
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        pass
+    return ""

@@ -1,0 +1,139 @@
+"""`headrace up`, `down` and `status`."""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.ops.local.cluster import Up, layout_of, processes
+from jobs.ops.local.cluster import down as end_all
+from jobs.ops.local.layout import CHECKOUT, DEFAULT_FOLDER, Layout, Ports
+from jobs.wiring.flink_rest import Flink, FlinkError
+from jobs.wiring.policies import load_policies
+
+LOCAL_POLICIES = CHECKOUT / "data" / "policies" / "local.yaml"
+
+FolderOption: TypeAlias = Annotated[
+    Path, typer.Option("--folder", help="Folder of the local profile.", file_okay=False)
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+def up(
+    *,
+    folder: FolderOption = DEFAULT_FOLDER,
+    base_port: Annotated[int, typer.Option(help="The first of twenty ports that are used.")] = Ports().base,
+    profile: Annotated[str, typer.Option(help="Configuration in flink-conf: latency or throughput.")] = "latency",
+    taskmanagers: Annotated[int, typer.Option(min=1, max=10, help="TaskManagers, one slot each.")] = 2,
+    policies: Annotated[
+        Path | None, typer.Option("--policies", "-p", help="Policy file of the admission job.", dir_okay=False)
+    ] = None,
+    submit: Annotated[bool, typer.Option("--jobs/--no-jobs", help="Submit the jobs too.")] = True,
+) -> None:
+    """Start Kafka, Postgres and a Flink cluster on this machine, make the topics and submit the jobs.
+
+    Starts what does not run; a second call repairs what has died.
+    """
+    chosen = policies or (None if Layout(folder, Ports()).settings.is_file() else LOCAL_POLICIES)
+    if chosen is not None:
+        load_policies(chosen)
+    layout = Layout(folder, Ports(base=base_port))
+    console = Console(stderr=True)
+    with console.status("starting"):
+        Up(layout, profile, console.print).run(taskmanagers=taskmanagers, policies=chosen, submits=submit)
+    for name, where in (
+        ("Flink", layout.rest_url),
+        ("Kafka", layout.kafka_servers),
+        ("Postgres", layout.postgres_url),
+        ("settings", layout.settings),
+        ("logs", layout.logs),
+    ):
+        console.print(f"  {name:<9} {where}", soft_wrap=True, highlight=False)
+
+
+def down(
+    *,
+    folder: FolderOption = DEFAULT_FOLDER,
+    keep_data: Annotated[bool, typer.Option("--keep-data", help="Keep topics, tables, checkpoints and logs.")] = False,
+) -> None:
+    """End everything that `headrace up` started, and delete its data."""
+    console = Console(stderr=True)
+    with console.status("ending"):
+        end_all(folder, console.print, keep_data=keep_data)
+
+
+def status(*, folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False) -> None:
+    """What of the local profile runs, and how its jobs are. Exit status 1 where something does not run."""
+    layout = layout_of(folder)
+    found = [
+        {"name": started.name, "runs": runs, "pid": started.pid, "ports": list(started.ports), "log": started.log}
+        for started, runs in processes(folder)
+    ]
+    jobs = _jobs(Flink(layout.rest_url))
+    healthy = all(it["runs"] for it in found) and bool(jobs) and all(job["state"] == "RUNNING" for job in jobs)
+    if as_json:
+        report = {"healthy": healthy, "flink": layout.rest_url, "kafka": layout.kafka_servers, "processes": found}
+        typer.echo(msgspec.json.encode({**report, "jobs": jobs}).decode())
+    else:
+        _show(found, jobs)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _jobs(flink: Flink) -> list[dict[str, Any]]:
+    try:
+        return [_job_facts(flink, job.id, job.name, job.state) for job in flink.jobs() if not job.is_over]
+    except FlinkError:
+        return []
+
+
+def _job_facts(flink: Flink, job_id: str, name: str, state: str) -> dict[str, Any]:
+    checkpoints = flink.checkpoints(job_id)
+    latest = (checkpoints.get("latest") or {}).get("completed") or {}
+    return {
+        "name": name,
+        "id": job_id,
+        "state": state,
+        "restarts": flink.restarts(job_id),
+        "last_failure": flink.last_failure(job_id),
+        "checkpoints": checkpoints["counts"]["completed"],
+        "checkpoints_failed": checkpoints["counts"]["failed"],
+        "last_checkpoint_bytes": latest.get("state_size"),
+        "last_checkpoint_ms": latest.get("end_to_end_duration"),
+    }
+
+
+def _show(found: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for title in ("process", "state", "pid", "ports"):
+        table.add_column(title)
+    for it in found:
+        state = "[green]runs[/]" if it["runs"] else "[red]ended[/]"
+        table.add_row(it["name"], state, str(it["pid"]), ", ".join(map(str, it["ports"])))
+    console.print(table)
+    console.print()
+    if not jobs:
+        console.print("no job runs, or the JobManager does not answer")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("job", "state", "restarts", "checkpoints", "failed", "last checkpoint"):
+        table.add_column(title)
+    for job in jobs:
+        size, took = job["last_checkpoint_bytes"], job["last_checkpoint_ms"]
+        last = "-" if size is None else f"{size / 1e6:.1f} MB in {took} ms"
+        table.add_row(
+            job["name"],
+            job["state"],
+            str(job["restarts"]),
+            str(job["checkpoints"]),
+            str(job["checkpoints_failed"]),
+            last,
+        )
+    console.print(table)
+    for job in jobs:
+        if job["last_failure"] and job["restarts"]:
+            console.print(f"{job['name']} failed last by: {job['last_failure']}", soft_wrap=True)

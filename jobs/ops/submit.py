@@ -1,0 +1,59 @@
+"""Handing a job to a cluster with `flink run`, as a person would."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from jobs.ops.local.flink import flink_home
+from jobs.wiring.flink_rest import FlinkError
+
+JOB_MODULES: Final = {"admission": "jobs.admission"}
+"""What can be submitted, by the name that commands take."""
+
+_JOB_ID: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
+
+
+class SubmitError(FlinkError):
+    """`flink run` refused; the message is what it said last."""
+
+
+def submit(
+    job: str, settings: Path, environment: Mapping[str, str], restore_from: str | None = None, *, parallelism: int = 1
+) -> str:
+    """Run `flink run -d` and return the job's id. Raises SubmitError."""
+    restore = ["--fromSavepoint", restore_from] if restore_from else []
+    command = [
+        str(flink_home() / "bin" / "flink"),
+        "run",
+        "--detached",
+        "--parallelism",
+        str(parallelism),
+        *restore,
+        "-pym",
+        JOB_MODULES[job],
+        "--config",
+        str(settings.resolve()),
+    ]
+    # HEADRACE_... of this shell would win over the file, and the file is what is on record.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    done = subprocess.run(  # noqa: S603 - a command of our own
+        command, env={**inherited, **environment}, capture_output=True, text=True, errors="replace", check=False
+    )
+    said = done.stdout + done.stderr
+    found = _JOB_ID.search(said)
+    if found is None:
+        raise SubmitError(f"flink run: {_why(said)}")
+    return found[1]
+
+
+def _why(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line.removeprefix("headrace: ") for line in lines if line.startswith("headrace: ")]
+    if ours:
+        return "\n".join(ours)
+    python = [line for line in lines if re.match(r"^[\w.]+(Error|Exception): ", line) and "ProgramAbort" not in line]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (python[-1:] or causes[-1:] or lines[-1:] or ["it said nothing"])[0]

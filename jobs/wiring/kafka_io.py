@@ -1,0 +1,105 @@
+"""Kafka as source and sink of a job, by way of SQL tables: PyFlink's own builder gives a record's value only.
+
+A savepoint finds the offsets by the uid of the table's source, so tables get uids too: Flink is told to make them from
+our own alone.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyflink.datastream import DataStream
+from pyflink.table import StreamTableEnvironment
+
+from jobs.wiring.names import Uid
+from jobs.wiring.record_keys import record_keys
+from jobs.wiring.settings import AdmissionSettings
+from schemas.topics import Topic
+from udfs.operators.shard_keys import routing_keys
+
+if TYPE_CHECKING:
+    from pyflink.datastream import StreamExecutionEnvironment
+
+
+class KafkaTables:
+    """Tables over topics in one job."""
+
+    def __init__(self, env: "StreamExecutionEnvironment", settings: AdmissionSettings) -> None:
+        """`settings` say where Kafka is and how surely sinks write."""
+        self._settings = settings
+        self._tables = StreamTableEnvironment.create(env)
+        self._statements = self._tables.create_statement_set()
+        self._tables.get_config().set("table.exec.uid.generation", "ALWAYS")
+
+    def read_events(self, topic: str) -> DataStream:
+        """Records of a topic of events as RECORD_ROW, each partition in its order."""
+        options = {
+            "value.format": "raw",
+            "key.format": "raw",
+            "key.fields": "key",
+            "value.fields-include": "EXCEPT_KEY",
+            "properties.group.id": self._settings.group,
+            "properties.client.id.prefix": self._settings.group,
+            "scan.startup.mode": self._settings.start,
+            # A topic without new records still has to let checkpoints through, and new partitions are none of a log.
+            "scan.topic-partition-discovery.interval": "0",
+        }
+        if self._settings.until_end:
+            options["scan.bounded.mode"] = "latest-offset"
+        self._create(
+            Uid.EVENTS_SOURCE,
+            topic,
+            "`key` BYTES, `record` BYTES, `partition` INT METADATA VIRTUAL, `offset` BIGINT METADATA VIRTUAL",
+            options,
+        )
+        # The shard is in the key. A key that names none goes to shard 0, which puts aside what is not its own.
+        keys = ", ".join(map(str, routing_keys(self._settings.shard_count)))
+        shards = self._settings.shard_count
+        rows = self._tables.sql_query(f"""
+            SELECT ARRAY[{keys}][shard + 1], shard, COALESCE(`record`, x''), '{topic}', `partition`, `offset`
+            FROM (
+              SELECT *, CASE WHEN number BETWEEN 0 AND {shards - 1} THEN number ELSE 0 END AS shard
+              FROM (SELECT *, TRY_CAST(SPLIT_INDEX(DECODE(`key`, 'US-ASCII'), '.', 0) AS INT) AS number
+                    FROM `{Uid.EVENTS_SOURCE.value}`)
+            )""")  # noqa: S608 - numbers and names of our own
+        self._name_uids(Uid.EVENTS_SOURCE)
+        return self._tables.to_data_stream(rows)
+
+    def write_decisions(self, rows: DataStream, topic: str) -> None:
+        """DECISION_ROWs to a topic, under the keys of their shards."""
+        keys = ", ".join(f"'{key.decode()}'" for key in record_keys(self._settings.shard_count))
+        self._write(rows, Uid.DECISIONS, topic, f"ENCODE(ARRAY[{keys}][`shard` + 1], 'US-ASCII'), `record`")
+
+    def write_dead_letters(self, letters: DataStream, source: str) -> None:
+        """Encoded dead letters of `source` to their topic."""
+        self._write(letters, Uid.DEAD_LETTERS, Topic.DEAD_LETTERS.value, f"ENCODE('{source}', 'US-ASCII'), `f0`")
+
+    def _write(self, rows: DataStream, uid: Uid, topic: str, columns: str) -> None:
+        settings = self._settings
+        options = {
+            "value.format": "raw",
+            "key.format": "raw",
+            "key.fields": "key",
+            "value.fields-include": "EXCEPT_KEY",
+            "sink.partitioner": "default",
+            "sink.delivery-guarantee": settings.delivery,
+            "properties.acks": "all",
+            "properties.linger.ms": str(settings.linger_ms),
+        }
+        if settings.delivery == "exactly-once":
+            options["sink.transactional-id-prefix"] = f"{settings.group}-{topic}"
+            options["properties.transaction.timeout.ms"] = str(settings.transaction_timeout_seconds * 1_000)
+        self._create(uid, topic, "`key` BYTES, `record` BYTES", options)
+        view = f"`{uid.value}-rows`"
+        self._tables.create_temporary_view(view, self._tables.from_data_stream(rows))
+        self._name_uids(uid)
+        self._statements.add_insert_sql(f"INSERT INTO `{uid.value}` SELECT {columns} FROM {view}")  # noqa: S608
+        self._statements.attach_as_datastream()
+
+    def _create(self, uid: Uid, topic: str, columns: str, options: Mapping[str, str]) -> None:
+        kafka = {f"properties.{name}": value for name, value in self._settings.kafka.flink_properties().items()}
+        given = {"connector": "kafka", "topic": topic, **kafka, **options}
+        quoted = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
+        self._tables.execute_sql(f"CREATE TEMPORARY TABLE `{uid.value}` ({columns}) WITH ({quoted})")
+
+    def _name_uids(self, uid: Uid) -> None:
+        self._tables.get_config().set("table.exec.uid.format", f"{uid.value}-<transformation>")
