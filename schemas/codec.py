@@ -12,7 +12,14 @@ from google.protobuf.message import DecodeError, Message
 
 from schemas import events as ev
 from schemas.dead_letters import WHOLE_RECORD, DeadLetter, DeadLetterReason, Position, dead_letter
-from schemas.decision_codec import decode_dead_letter, decode_decisions, encode_dead_letter, encode_decisions
+from schemas.decision_codec import (
+    DecidedBatch,
+    decode_dead_letter,
+    decode_decision_batch,
+    decode_decisions,
+    encode_dead_letter,
+    encode_decisions,
+)
 from schemas.gen.headrace.v1 import events_pb2
 from schemas.upcast import UnsupportedVersionError, to_current
 
@@ -22,11 +29,13 @@ __all__ = [
     "MAX_NAME_BYTES",
     "MAX_TIME_US",
     "NAME_OF_KIND",
+    "DecidedBatch",
     "DecodedBatch",
     "UnreadableError",
     "canonical_body",
     "check_envelope",
     "decode_dead_letter",
+    "decode_decision_batch",
     "decode_decisions",
     "decode_events",
     "encode_dead_letter",

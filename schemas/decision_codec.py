@@ -1,6 +1,7 @@
 """Decisions and dead letters between the bytes of the log and their typed form. Both are our own: bad bytes raise."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -48,20 +49,36 @@ def _wire_decision(decision: Decision) -> decisions_pb2.Decision:
     )
 
 
-def encode_decisions(shard: int, decisions: Iterable[Decision]) -> bytes:
-    """One record of the decisions topic."""
-    return decisions_pb2.DecisionBatch(
-        shard=shard, decisions=[_wire_decision(decision) for decision in decisions]
-    ).SerializeToString()
+class DecidedBatch(NamedTuple):
+    """The decisions of one record of events; `partition` and `offset` are that record's, None where it was not kept."""
+
+    shard: int
+    partition: int | None
+    offset: int | None
+    decisions: list[Decision]
 
 
-def decode_decisions(record: bytes) -> list[Decision]:
+def encode_decisions(shard: int, decisions: Iterable[Decision], decided: tuple[int, int] | None = None) -> bytes:
+    """One record of the decisions topic; `decided` is partition and offset of the record of events."""
+    batch = decisions_pb2.DecisionBatch(shard=shard, decisions=[_wire_decision(decision) for decision in decisions])
+    if decided is not None:
+        batch.decided.partition, batch.decided.offset = decided
+    return batch.SerializeToString()
+
+
+def decode_decision_batch(record: bytes) -> DecidedBatch:
     """Read one DecisionBatch. Raises ValueError where the record is none: decisions are our own."""
     try:
         batch = decisions_pb2.DecisionBatch.FromString(record)
     except DecodeError as error:
         raise ValueError("not a DecisionBatch of headrace.v1") from error
-    return [_decision(wire) for wire in batch.decisions]
+    partition, offset = (batch.decided.partition, batch.decided.offset) if batch.HasField("decided") else (None, None)
+    return DecidedBatch(batch.shard, partition, offset, [_decision(wire) for wire in batch.decisions])
+
+
+def decode_decisions(record: bytes) -> list[Decision]:
+    """The decisions of one DecisionBatch. Raises ValueError."""
+    return decode_decision_batch(record).decisions
 
 
 def _decision(wire: decisions_pb2.Decision) -> Decision:

@@ -5,6 +5,7 @@ Output rows are (shard, record): one DecisionBatch for each EventBatch that led 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import perf_counter
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,8 @@ from schemas.codec import encode_dead_letter
 from schemas.dead_letters import Position
 from udfs.domain.policy_log import PolicyLog
 from udfs.operators.fold import AnyFold
+from udfs.operators.fold_metrics import FoldMetrics
+from udfs.operators.metric_names import FOLD_GROUP
 from udfs.operators.shard_fold import META_KEY, FoldSettings, ShardFold
 
 BYTES: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
@@ -88,7 +91,7 @@ class KeyedFold(KeyedProcessFunction):
         self,
         fold: Callable[[], AnyFold],
         policies: PolicyLog[Any],
-        encode: Callable[[int, Iterable[Any]], bytes],
+        encode: Callable[[int, Iterable[Any], tuple[int, int]], bytes],
         shard_of: Callable[[str], int],
         settings: FoldSettings,
         *,
@@ -108,13 +111,14 @@ class KeyedFold(KeyedProcessFunction):
         ttl_days = self._settings.ttl_us // 86_400_000_000 + 1
         self._store = FlinkStore(runtime_context, self._fold.name, ttl_days)
         self._shards: dict[int, ShardFold[Any, Any, Any]] = {}
-        self._metrics = runtime_context.get_metrics_group().add_group("fold", self._fold.name)
-        self._counters: dict[str, Any] = {}
+        self._metrics = FoldMetrics(runtime_context.get_metrics_group().add_group(FOLD_GROUP, self._fold.name))
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:  # noqa: ARG002
         """Fold one record."""
+        began = perf_counter()
         _, shard, record, source, partition, offset = value
         shard_fold = self._shards.get(shard)
+        is_first = shard_fold is None
         if shard_fold is None:
             shard_fold = self._shards[shard] = self._open_shard(shard)
         result = shard_fold.process(record, Position(source, partition, offset))
@@ -122,9 +126,17 @@ class KeyedFold(KeyedProcessFunction):
             yield DEAD_LETTERS, encode_dead_letter(letter)
         if self._with_counts:
             yield COUNTS, msgspec.json.encode(shard_fold.counts)
-        self._publish(shard_fold)
-        if result.outputs:
-            yield Row(shard, self._encode(shard, result.outputs))
+        # The first record of a shard is told of in any case: from there on, this run's decisions hold.
+        if result.outputs or is_first:
+            yield Row(shard, self._encode(shard, result.outputs, (partition, offset)))
+        self._metrics.record(
+            shard,
+            shard_fold.counts,
+            result.outputs,
+            watermark_us=shard_fold.watermark_us,
+            newest_us=shard_fold.newest_us,
+            took_s=perf_counter() - began,
+        )
 
     def _open_shard(self, shard: int) -> ShardFold[Any, Any, Any]:
         shard_of = self._shard_of
@@ -135,12 +147,3 @@ class KeyedFold(KeyedProcessFunction):
             self._settings,
             owns=lambda key: shard_of(key) == shard,
         )
-
-    def _publish(self, shard_fold: ShardFold[Any, Any, Any]) -> None:
-        """Add what the shard has counted since to Flink's counters."""
-        for name, count in shard_fold.counts.items():
-            counter = self._counters.get(name)
-            if counter is None:
-                counter = self._counters[name] = self._metrics.counter(name)
-            counter.inc(count)
-        shard_fold.counts.clear()

@@ -155,6 +155,7 @@ class ShardFold(Generic[State, Policy, Out]):
         self._poisoned: set[_Place] = set()
         self._number = 0
         self._watermark_us = 0
+        self._newest_us = 0
         self._logged_events = 0
         self._logged_bytes = 0
         self._jumps = 0
@@ -164,6 +165,16 @@ class ShardFold(Generic[State, Policy, Out]):
         self._cache: OrderedDict[str, _Entry[State, Policy]] = OrderedDict()
         self._dirty: set[str] = set()
         self._recover_around_failures()
+
+    @property
+    def watermark_us(self) -> int:
+        """The shard's watermark, 0 where no event brought one yet."""
+        return self._watermark_us
+
+    @property
+    def newest_us(self) -> int:
+        """Event time of the last event that was folded, 0 before the first."""
+        return self._newest_us
 
     # --- a batch -------------------------------------------------------------------------------------------------
 
@@ -196,6 +207,7 @@ class ShardFold(Generic[State, Policy, Out]):
             frame = event_frame(record, batch.indexes[index])
             dead.append(dead_letter(where, batch.indexes[index], DeadLetterReason.WRONG_SHARD, detail, frame))
         if batch.events:
+            self._newest_us = batch.events[-1].event_time_us
             self._log(number, record)
             self._logged_events += len(batch.events)
         decided = len(batch.events) - len(misplaced) - sum(1 for place in failures if not place[2])

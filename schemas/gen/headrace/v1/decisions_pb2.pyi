@@ -82,12 +82,22 @@ LIMIT_UNIT_REQUESTS: LimitUnit
 LIMIT_UNIT_STREAMS: LimitUnit
 
 class DecisionBatch(_message.Message):
-    __slots__ = ("shard", "decisions")
+    __slots__ = ("shard", "decisions", "decided")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_FIELD_NUMBER: _ClassVar[int]
     shard: int
     decisions: _containers.RepeatedCompositeFieldContainer[Decision]
-    def __init__(self, shard: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ...) -> None: ...
+    decided: LogPosition
+    def __init__(self, shard: _Optional[int] = ..., decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ..., decided: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
+
+class LogPosition(_message.Message):
+    __slots__ = ("partition", "offset")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    offset: int
+    def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class BoundLimit(_message.Message):
     __slots__ = ("name", "level", "subject", "unit", "limit", "remaining", "reset_at_us")
