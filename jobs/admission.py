@@ -13,7 +13,7 @@ from jobs.wiring.cluster import submit
 from jobs.wiring.embedded import JobFailedError, run
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.java import JavaNotFoundError
-from jobs.wiring.names import ADMISSION_JOB, Uid
+from jobs.wiring.names import ADMISSION_JOB, Uid, job_name
 from jobs.wiring.policies import PolicyFileError, load_policies
 from jobs.wiring.settings import DAY_US, AdmissionSettings, SettingsError, load_settings
 from jobs.wiring.topic_catalog import decisions_topic
@@ -102,7 +102,7 @@ def main(
     given = {"policies": policies, "output": output, "restore_from": restore_from}
     settings = load_settings(config, input=tuple(input) if input else None, **given)
     if settings.profile == "cluster":
-        submit(ADMISSION_JOB, build_on_kafka, settings)
+        submit(job_name("admission", settings.generation), build_on_kafka, settings)
         return
     if not settings.input:
         raise SettingsError("input: name at least one event file with --input, or in the settings")

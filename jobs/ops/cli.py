@@ -9,16 +9,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.ops import local_command, run_command
+from jobs.ops import job_command, local_command, rollback_command, run_command
 from jobs.ops.azure_trace import TraceError
+from jobs.ops.generations import GenerationError
 from jobs.ops.local.layout import LocalError
 from jobs.ops.policy_command import policy_app
+from jobs.ops.snapshots import SnapshotError
 from jobs.wiring.atomic_file import OutputFileError
 from jobs.wiring.decision_files import DecisionFileError
 from jobs.wiring.embedded import JobFailedError
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.flink_rest import FlinkError
 from jobs.wiring.java import JavaNotFoundError
+from jobs.wiring.kafka_log import KafkaLogError
 from jobs.wiring.kafka_topics import KafkaUnavailableError
 from jobs.wiring.policies import PolicyFileError
 from jobs.wiring.settings import SettingsError, load_settings
@@ -27,13 +30,16 @@ MISTAKES = (
     DecisionFileError,
     EventFileError,
     FlinkError,
+    GenerationError,
     JavaNotFoundError,
     JobFailedError,
+    KafkaLogError,
     KafkaUnavailableError,
     LocalError,
     OutputFileError,
     PolicyFileError,
     SettingsError,
+    SnapshotError,
     TraceError,
 )
 """What a user can put right: one line each and exit status 1, never a traceback."""
@@ -76,6 +82,24 @@ app.command(
 )(local_command.up)
 app.command(epilog=_examples("headrace down", "headrace down --keep-data"))(local_command.down)
 app.command(epilog=_examples("headrace status", "headrace status --json"))(local_command.status)
+app.command(
+    epilog=_examples("headrace savepoint admission", "headrace savepoint admission --to s3://state/savepoints")
+)(job_command.savepoint)
+app.command(epilog=_examples("headrace stop admission", "headrace stop admission --drain"))(job_command.stop)
+app.command(
+    epilog=_examples(
+        "headrace restore admission --from latest",
+        "headrace restore admission --from latest --policies policies.yaml",
+        "headrace restore admission --from latest --parallelism 2",
+    )
+)(job_command.restore)
+app.command(
+    epilog=_examples(
+        "headrace rollback admission --to 2026-11-30T03:00:00Z --policies corrected.yaml",
+        "headrace rollback admission --promote",
+        "headrace rollback admission --abort",
+    )
+)(rollback_command.rollback)
 
 
 @app.command(

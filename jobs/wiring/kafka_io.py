@@ -37,8 +37,8 @@ class KafkaTables:
             "key.format": "raw",
             "key.fields": "key",
             "value.fields-include": "EXCEPT_KEY",
-            "properties.group.id": self._settings.group,
-            "properties.client.id.prefix": self._settings.group,
+            "properties.group.id": self._settings.generation_group,
+            "properties.client.id.prefix": self._settings.generation_group,
             "scan.startup.mode": self._settings.start,
             # A topic without new records still has to let checkpoints through, and new partitions are none of a log.
             "scan.topic-partition-discovery.interval": "0",
@@ -86,7 +86,7 @@ class KafkaTables:
             "properties.linger.ms": str(settings.linger_ms),
         }
         if settings.delivery == "exactly-once":
-            options["sink.transactional-id-prefix"] = f"{settings.group}-{topic}"
+            options["sink.transactional-id-prefix"] = f"{settings.generation_group}-{topic}"
             options["properties.transaction.timeout.ms"] = str(settings.transaction_timeout_seconds * 1_000)
         self._create(uid, topic, "`key` BYTES, `record` BYTES", options)
         view = f"`{uid.value}-rows`"

@@ -107,14 +107,15 @@ class TopicReader:
     KafkaLogError where the broker refuses us.
     """
 
-    def __init__(self, kafka: KafkaSettings, topic: str) -> None:
+    def __init__(self, kafka: KafkaSettings, topic: str, *, committed: bool = True) -> None:
+        """`committed` False: records of transactions that are open or were aborted count too."""
         self.topic = topic
         self.servers = kafka.servers
         with self._in_our_words():
             self._consumer = KafkaConsumer(
                 **kafka.client_options(),
                 bootstrap_timeout_ms=CONNECT_MS,
-                isolation_level="read_committed",
+                isolation_level="read_committed" if committed else "read_uncommitted",
                 # Retention may delete what is about to be read: then the read must fail, not jump over it.
                 auto_offset_reset="none",
                 enable_auto_commit=False,
@@ -194,6 +195,8 @@ class TopicReader:
         consumer = self._consumer
         with self._in_our_words():
             consumer.assign(list(ends))
+            # Pauses outlive an assignment: an earlier read of this reader may have left some.
+            consumer.resume(*ends)
             for at in ends:
                 consumer.seek(at, starts[at])
         open_ends = dict(ends)

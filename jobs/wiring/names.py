@@ -9,6 +9,15 @@ from typing import Final
 ADMISSION_JOB: Final = "headrace-admission"
 
 
+def job_name(job: str, generation: int) -> str:
+    """Flink's name of a job that writes a generation.
+
+    >>> job_name("admission", 1), job_name("admission", 2)
+    ('headrace-admission', 'headrace-admission-g2')
+    """
+    return f"headrace-{job}" if generation == 1 else f"headrace-{job}-g{generation}"
+
+
 class Uid(str, Enum):
     """One for each operator of every job."""
 

@@ -79,6 +79,11 @@ class AdmissionSettings(BaseSettings):
         return self
 
     @property
+    def generation_group(self) -> str:
+        """The consumer group and transactional prefix of this generation: no two may share one."""
+        return self.group if self.generation == 1 else f"{self.group}-g{self.generation}"
+
+    @property
     def fold(self) -> FoldSettings:
         """What a shard may cost."""
         return FoldSettings(

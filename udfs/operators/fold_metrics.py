@@ -51,6 +51,7 @@ class FoldMetrics:
         watermark_us: int,
         newest_us: int,
         took_s: float,
+        has_dead: bool,
     ) -> None:
         """Take over what a record of `shard` counted (and empty `counts`), decided and took."""
         pending = self._pending
@@ -63,7 +64,8 @@ class FoldMetrics:
         self._latency_us = int(took_s * 1_000_000)
         pending[LatencyHistogram.SUM.value] += self._latency_us
         self._buckets[bisect_left(LATENCY_BOUNDS_US, self._latency_us)] += 1
-        if time.monotonic() - self._published_s >= PUBLISH_EVERY_S:
+        # What was put aside is told at once: the record after it may be long in coming.
+        if has_dead or time.monotonic() - self._published_s >= PUBLISH_EVERY_S:
             self._publish()
 
     def _publish(self) -> None:

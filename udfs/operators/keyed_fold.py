@@ -136,6 +136,7 @@ class KeyedFold(KeyedProcessFunction):
             watermark_us=shard_fold.watermark_us,
             newest_us=shard_fold.newest_us,
             took_s=perf_counter() - began,
+            has_dead=bool(result.dead),
         )
 
     def _open_shard(self, shard: int) -> ShardFold[Any, Any, Any]:

@@ -18,7 +18,8 @@ from jobs.wiring.atomic_file import replacing
 from jobs.wiring.flink_rest import Flink
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.kafka_topics import create_catalog
-from jobs.wiring.names import ADMISSION_JOB
+from jobs.wiring.names import job_name
+from jobs.wiring.settings import load_settings
 
 PARTITIONS: Final = 8
 Tell: TypeAlias = Callable[[str], None]
@@ -125,13 +126,17 @@ class Up:
             out.write(yaml.safe_dump(settings).encode())
 
     def _submit(self) -> None:
-        job = Flink(self._layout.rest_url).running(ADMISSION_JOB)
+        settings = load_settings(self._layout.settings)
+        name = job_name("admission", settings.generation)
+        cluster = Flink(self._layout.rest_url)
+        job = cluster.running(name)
         if job is not None:
-            self._tell(f"{ADMISSION_JOB}: runs already ({job.id})")
+            self._tell(f"{name}: runs already ({job.id})")
             return
-        job_id = submit("admission", self._layout.settings, flink.flink_environment(self._layout))
-        Flink(self._layout.rest_url).await_running(job_id, timeout_s=60)
-        self._tell(f"{ADMISSION_JOB}: submitted ({job_id})")
+        environment = flink.flink_environment(self._layout)
+        job_id = submit("admission", self._layout.settings, environment, parallelism=settings.parallelism)
+        cluster.await_running(job_id, timeout_s=120)
+        self._tell(f"{name}: submitted ({job_id})")
 
 
 def down(folder: Path, tell: Tell, *, keep_data: bool) -> None:

@@ -1,0 +1,34 @@
+"""The generations' record in Kafka: one key a job in a compacted topic, which gateways follow to what holds."""
+
+import msgspec
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
+
+from jobs.ops.generations import Generations
+from jobs.wiring.kafka_log import TopicReader
+from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.wiring.kafka_topics import KafkaUnavailableError
+from schemas.topics import Topic
+
+
+def read_generations(kafka: KafkaSettings, job: str) -> Generations:
+    """How the generations of a job stand. Raises KafkaLogError and its kinds."""
+    found = Generations()
+    with TopicReader(kafka, Topic.GENERATIONS.value) as reader:
+        for record in reader.records(reader.slices()):
+            if record.key == job.encode() and record.value:
+                found = msgspec.json.decode(record.value, type=Generations)
+    return found
+
+
+def write_generations(kafka: KafkaSettings, job: str, generations: Generations) -> None:
+    """Put a step on record; returns when it is safe. Raises KafkaUnavailableError."""
+    try:
+        producer = KafkaProducer(**kafka.client_options(), acks="all", bootstrap_timeout_ms=10_000)
+        try:
+            sent = producer.send(Topic.GENERATIONS.value, key=job.encode(), value=msgspec.json.encode(generations))
+            sent.get(timeout=30)
+        finally:
+            producer.close()
+    except KafkaError as error:
+        raise KafkaUnavailableError(f"{Topic.GENERATIONS.value} at {kafka.servers}: {error}") from error

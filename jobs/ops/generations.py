@@ -1,0 +1,115 @@
+"""Which generation of decisions holds, and how the next one comes to hold. No I/O.
+
+A rollback proposes a candidate, replays the log into it, and then it is promoted or aborted. Each step is one record
+of the topic `headrace.generations`, so a crash at any point leaves the last step on record, and the same command goes
+on from there.
+
+    (none) -> PREPARED -> REPLAYING -> PROMOTING -> (none): the candidate holds
+              PREPARED or REPLAYING -> ABORTING  -> (none): all is as it was before
+"""
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+
+class Phase(str, Enum):
+    """Where a candidate stands."""
+
+    PREPARED = "prepared"
+    REPLAYING = "replaying"
+    PROMOTING = "promoting"
+    ABORTING = "aborting"
+
+
+class GenerationError(RuntimeError):
+    """A step that can't be taken from where the generations stand."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A generation that is being replayed. `settings`: those of its job, as YAML; no `restored_from`: from nothing."""
+
+    generation: int
+    phase: Phase
+    restored_from: str | None
+    snapshot_at_ms: int | None
+    settings: str
+    job_id: str | None = None
+
+
+class Generations(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one job's generations.
+
+    `lineage`: those that were promoted, in order; each holds from the first record that it decided, shard by shard, and
+    the one before it up to there. `newest`: the highest number that was ever used.
+    """
+
+    lineage: tuple[int, ...] = (1,)
+    newest: int = 1
+    candidate: Candidate | None = None
+
+    @property
+    def live(self) -> int:
+        """The generation that holds now."""
+        return self.lineage[-1]
+
+
+_FROM: Final = {
+    Phase.REPLAYING: (Phase.PREPARED, Phase.REPLAYING),
+    Phase.PROMOTING: (Phase.REPLAYING, Phase.PROMOTING),
+    Phase.ABORTING: (Phase.PREPARED, Phase.REPLAYING, Phase.ABORTING),
+}
+"""From which phases each one is reached; again from itself, as a crash may have come in between."""
+
+
+def propose(now: Generations, restored_from: str | None, snapshot_at_ms: int | None, settings: str) -> Generations:
+    """Begin a rollback. Raises GenerationError while another one is on its way.
+
+    >>> begun = propose(Generations(), "file:///savepoints/1", 1000, "profile: cluster")
+    >>> begun.candidate.generation, begun.live
+    (2, 1)
+    """
+    if now.candidate is not None:
+        raise GenerationError(
+            f"a rollback to generation {now.candidate.generation} is on its way ({now.candidate.phase.value}): "
+            "promote or abort it first"
+        )
+    number = now.newest + 1
+    candidate = Candidate(
+        generation=number,
+        phase=Phase.PREPARED,
+        restored_from=restored_from,
+        snapshot_at_ms=snapshot_at_ms,
+        settings=settings,
+    )
+    return Generations(lineage=now.lineage, newest=number, candidate=candidate)
+
+
+def to_phase(now: Generations, phase: Phase, job_id: str | None = None) -> Generations:
+    """Take the candidate to a phase. Raises GenerationError where there is none, or it can't go there."""
+    candidate = require_candidate(now)
+    if candidate.phase not in _FROM[phase]:
+        raise GenerationError(
+            f"generation {candidate.generation} is {candidate.phase.value}, it can't be {phase.value}"
+        )
+    moved = msgspec.structs.replace(candidate, phase=phase, job_id=job_id or candidate.job_id)
+    lineage = now.lineage
+    if phase is Phase.PROMOTING and now.live != candidate.generation:
+        lineage = (*lineage, candidate.generation)
+    return msgspec.structs.replace(now, candidate=moved, lineage=lineage)
+
+
+def finish(now: Generations) -> Generations:
+    """The candidate was promoted or aborted for good. Raises GenerationError."""
+    candidate = require_candidate(now)
+    if candidate.phase not in (Phase.PROMOTING, Phase.ABORTING):
+        raise GenerationError(f"generation {candidate.generation} is {candidate.phase.value}, that is not its end")
+    return msgspec.structs.replace(now, candidate=None)
+
+
+def require_candidate(now: Generations) -> Candidate:
+    """The candidate. Raises GenerationError where there is none."""
+    if now.candidate is None:
+        raise GenerationError(f"no rollback is on its way; generation {now.live} holds")
+    return now.candidate

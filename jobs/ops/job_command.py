@@ -1,0 +1,137 @@
+"""`headrace savepoint`, `stop` and `restore`: what an operator does with a running job."""
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import msgspec
+import typer
+import yaml
+from rich.console import Console
+
+from jobs.ops.generation_topic import read_generations
+from jobs.ops.snapshots import SnapshotError, newest, snapshots
+from jobs.ops.submit import submit
+from jobs.ops.target import ConfigOption, FlinkOption, FolderOption, JobArgument, Target, name_of, target
+from jobs.wiring.atomic_file import replacing
+from jobs.wiring.flink_rest import FlinkError, location_of
+from jobs.wiring.policies import load_policies
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+TimeoutOption: TypeAlias = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for Flink.")]
+TargetDirectory: TypeAlias = Annotated[
+    str | None, typer.Option("--to", metavar="DIRECTORY", help="Where the savepoint goes; else as configured.")
+]
+LATEST = "latest"
+NOTHING = "nothing"
+
+
+def savepoint(
+    job: JobArgument,
+    *,
+    to: TargetDirectory = None,
+    folder: FolderOption = Path("out/local"),
+    flink: FlinkOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 600,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a savepoint of a running job, which goes on."""
+    at = target(folder, flink, config)
+    running = at.flink.require_running(_live_name(at, job))
+    with Console(stderr=True).status("taking a savepoint"):
+        path = at.flink.savepoint(running.id, to and location_of(to), timeout)
+    _say({"job": running.name, "id": running.id, "savepoint": path}, path, as_json=as_json)
+
+
+def stop(
+    job: JobArgument,
+    *,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Let event time run out first: the job is then done for good.")
+    ] = False,
+    to: TargetDirectory = None,
+    folder: FolderOption = Path("out/local"),
+    flink: FlinkOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 600,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a savepoint and end the job, so that it can be restored where it stopped."""
+    at = target(folder, flink, config)
+    running = at.flink.require_running(_live_name(at, job))
+    with Console(stderr=True).status("stopping"):
+        path = at.flink.stop(running.id, to and location_of(to), drain=drain, timeout_s=timeout)
+    _say({"job": running.name, "id": running.id, "savepoint": path}, path, as_json=as_json)
+
+
+def restore(
+    job: JobArgument,
+    *,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="SNAPSHOT",
+            help="Savepoint or checkpoint folder; latest; or nothing, for the log's beginning.",
+        ),
+    ],
+    policies: Annotated[
+        Path | None,
+        typer.Option("--policies", "-p", help="Policies from now on; else those of before.", dir_okay=False),
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option(min=1, max=128, help="Subtasks from now on; else as before.")
+    ] = None,
+    folder: FolderOption = Path("out/local"),
+    flink: FlinkOption = None,
+    config: ConfigOption = None,
+    timeout: TimeoutOption = 120,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a job that does not run from a snapshot: after `stop` or a crash, with other policies or parallelism."""
+    at = target(folder, flink, config)
+    name = _live_name(at, job)
+    running = at.flink.running(name)
+    if running is not None:
+        raise FlinkError(f"{name} runs already ({running.id}); headrace stop {job} first")
+    snapshot = _chosen(at, start)
+    _change_settings(at, policies, parallelism)
+    with Console(stderr=True).status("restoring"):
+        chosen = parallelism or at.settings.parallelism
+        job_id = submit(job, at.settings_file, at.environment, snapshot, parallelism=chosen)
+        at.flink.await_running(job_id, timeout)
+    said = f"{name} runs ({job_id}), from {snapshot or 'the beginning of the log'}"
+    _say({"job": name, "id": job_id, "restored_from": snapshot}, said, as_json=as_json)
+
+
+def _live_name(at: Target, job: str) -> str:
+    name_of(job, 1)
+    return name_of(job, read_generations(at.settings.kafka, job).live)
+
+
+def _chosen(at: Target, start: str) -> str | None:
+    if start == NOTHING:
+        return None
+    if start != LATEST:
+        return location_of(start)
+    found = newest(snapshots(*at.snapshot_folders))
+    if found is None:
+        raise SnapshotError(f"there is no snapshot in {', '.join(at.snapshot_folders) or 'any known folder'}")
+    return location_of(str(found.path))
+
+
+def _change_settings(at: Target, policies: Path | None, parallelism: int | None) -> None:
+    if policies is None and parallelism is None:
+        return
+    settings = yaml.safe_load(at.settings_file.read_text(encoding="utf-8"))
+    if policies is not None:
+        load_policies(policies)
+        settings["policies"] = str(policies.resolve())
+    if parallelism is not None:
+        settings["parallelism"] = parallelism
+    with replacing(at.settings_file) as out:
+        out.write(yaml.safe_dump(settings).encode())
+
+
+def _say(facts: dict[str, str | None], line: str, *, as_json: bool) -> None:
+    typer.echo(msgspec.json.encode(facts).decode() if as_json else line)
