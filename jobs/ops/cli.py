@@ -1,5 +1,6 @@
 """The `headrace` command."""
 
+import logging
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -9,9 +10,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.ops import job_command, local_command, rollback_command, run_command
+from jobs.ops import (
+    diff_command,
+    dlq_command,
+    job_command,
+    load_command,
+    local_command,
+    replay_command,
+    rollback_command,
+    run_command,
+)
 from jobs.ops.azure_trace import TraceError
+from jobs.ops.decision_sides import SideError
+from jobs.ops.dlq import DlqError
+from jobs.ops.explain import RequestNotFoundError
 from jobs.ops.generations import GenerationError
+from jobs.ops.load.plan import PlanError
 from jobs.ops.local.layout import LocalError
 from jobs.ops.policy_command import policy_app
 from jobs.ops.snapshots import SnapshotError
@@ -28,6 +42,7 @@ from jobs.wiring.settings import SettingsError, load_settings
 
 MISTAKES = (
     DecisionFileError,
+    DlqError,
     EventFileError,
     FlinkError,
     GenerationError,
@@ -37,8 +52,11 @@ MISTAKES = (
     KafkaUnavailableError,
     LocalError,
     OutputFileError,
+    PlanError,
     PolicyFileError,
+    RequestNotFoundError,
     SettingsError,
+    SideError,
     SnapshotError,
     TraceError,
 )
@@ -53,6 +71,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(policy_app, name="policy")
+app.add_typer(dlq_command.dlq_app, name="dlq")
 
 
 def _examples(*lines: str) -> str:
@@ -100,6 +119,25 @@ app.command(
         "headrace rollback admission --abort",
     )
 )(rollback_command.rollback)
+app.command(
+    epilog=_examples(
+        "headrace diff gen:1 gen:2",
+        "headrace diff monday.parquet gen:1 --tenant acme --since 2026-11-30T03:00:00Z",
+    )
+)(diff_command.diff)
+app.command(
+    epilog=_examples(
+        "headrace replay --tenant acme --from 2026-11-30T03:00:00Z --to 2026-11-30T03:10:00Z --policies policies.yaml",
+        "headrace replay --tenant acme --policies policies.yaml --against gen:1",
+    )
+)(replay_command.replay)
+app.command(
+    epilog=_examples(
+        "headrace explain request-00042 --policies policies.yaml",
+        "headrace explain request-00042 --events events.pb.gz --policies policies.yaml --json",
+    )
+)(replay_command.explain)
+app.command(epilog=_examples(*load_command.LOAD_EXAMPLES))(load_command.load)
 
 
 @app.command(
@@ -145,6 +183,8 @@ def _root(
 
 def main() -> None:
     """Entry point. A user's mistake is one line on standard error and exit status 1."""
+    # What a client has to say of a broken connection is said in one line by our own errors.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
     try:
         app(prog_name="headrace")
     except MISTAKES as mistake:

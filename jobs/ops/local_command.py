@@ -31,6 +31,11 @@ def up(
     policies: Annotated[
         Path | None, typer.Option("--policies", "-p", help="Policy file of the admission job.", dir_okay=False)
     ] = None,
+    flink_option: Annotated[
+        list[str] | None,
+        typer.Option("--flink-option", "-D", metavar="NAME=VALUE", help="An option of Flink's; again for more."),
+    ] = None,
+    postgres: Annotated[bool, typer.Option("--postgres/--no-postgres", help="Start the database too.")] = True,
     submit: Annotated[bool, typer.Option("--jobs/--no-jobs", help="Submit the jobs too.")] = True,
 ) -> None:
     """Start Kafka, Postgres and a Flink cluster on this machine, make the topics and submit the jobs.
@@ -43,7 +48,9 @@ def up(
     layout = Layout(folder, Ports(base=base_port))
     console = Console(stderr=True)
     with console.status("starting"):
-        Up(layout, profile, console.print).run(taskmanagers=taskmanagers, policies=chosen, submits=submit)
+        Up(layout, profile, console.print, _options(flink_option or [])).run(
+            taskmanagers=taskmanagers, policies=chosen, submits=submit, with_postgres=postgres
+        )
     for name, where in (
         ("Flink", layout.rest_url),
         ("Kafka", layout.kafka_servers),
@@ -52,6 +59,14 @@ def up(
         ("logs", layout.logs),
     ):
         console.print(f"  {name:<9} {where}", soft_wrap=True, highlight=False)
+
+
+def _options(given: list[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, equals, _ in pairs:
+        if not (name and equals):
+            raise typer.BadParameter(f"{name}: an option is NAME=VALUE, such as execution.checkpointing.interval=1s")
+    return {name: value for name, _, value in pairs}
 
 
 def down(

@@ -11,7 +11,12 @@ from typing import Final, TypeAlias
 
 import yaml
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    CoordinatorNotAvailableError,
+    KafkaError,
+    NotCoordinatorError,
+    UnknownTopicOrPartitionError,
+)
 
 from jobs.ops.diff import DecisionDiff, diff_decisions
 from jobs.ops.effective import batches, decisions_between, effective_batches, first_decided
@@ -202,5 +207,9 @@ def end_offsets(kafka: KafkaSettings, topic: str) -> dict[int, int]:
 def committed_offsets(kafka: KafkaSettings, group: str, topic: str) -> dict[int, int]:
     """How far a consumer group has come in each partition of a topic: a job's, as of its last checkpoint."""
     with admin_of(kafka) as admin:
-        found = admin.list_group_offsets({group: None})[group]
+        try:
+            found = admin.list_group_offsets({group: None})[group]
+        except (CoordinatorNotAvailableError, NotCoordinatorError):
+            # The broker has just begun to keep offsets, or moves them: nobody has committed here yet.
+            return {}
     return {at.partition: offset.offset for at, offset in found.items() if at.topic == topic and offset.offset >= 0}

@@ -39,6 +39,8 @@ class KafkaTables:
             "value.fields-include": "EXCEPT_KEY",
             "properties.group.id": self._settings.generation_group,
             "properties.client.id.prefix": self._settings.generation_group,
+            # What a producer takes back must not be decided.
+            "properties.isolation.level": "read_committed",
             "scan.startup.mode": self._settings.start,
             # A topic without new records still has to let checkpoints through, and new partitions are none of a log.
             "scan.topic-partition-discovery.interval": "0",

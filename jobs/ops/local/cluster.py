@@ -1,7 +1,7 @@
 """`headrace up` and `down`: everything the local profile runs, started once and ended without a trace."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -64,9 +64,12 @@ def layout_of(folder: Path) -> Layout:
 class Up:
     """Starts what does not run yet, in the order of need."""
 
-    def __init__(self, layout: Layout, profile: str, tell: Tell) -> None:
-        """`tell` is told of each step that is done."""
+    def __init__(
+        self, layout: Layout, profile: str, tell: Tell, flink_options: Mapping[str, str] | None = None
+    ) -> None:
+        """`tell` is told of each step that is done. `flink_options` win over those of the profile."""
         self._layout = layout
+        self._flink_options = flink_options or {}
         self._tell = tell
         before = read_record(layout.folder)
         if before is not None and before.alive and before.base_port != layout.ports.base:
@@ -75,19 +78,20 @@ class Up:
             raise LocalError(f"{layout.folder} is not empty and not of a local profile; choose another folder")
         self._record = Record(layout.ports.base, profile, tuple(before.alive) if before else ())
 
-    def run(self, *, taskmanagers: int, policies: Path | None, submits: bool) -> None:
+    def run(self, *, taskmanagers: int, policies: Path | None, submits: bool, with_postgres: bool = True) -> None:
         """Start it all. What was started stays when a later step fails; the next call goes on from there."""
         layout = self._layout
         jars = fetch_jars()
         if self._record.find(flink.JOBMANAGER) is None:
-            flink.prepare_flink(layout, jars, self._record.profile)
+            flink.prepare_flink(layout, jars, self._record.profile, self._flink_options)
         self._save()
         self._start(
             kafka.NAME, (layout.ports.kafka, layout.ports.kafka_controller), lambda: kafka.start_kafka(layout, jars)
         )
         made = create_catalog(KafkaSettings(servers=layout.kafka_servers), PARTITIONS)
         self._tell(f"topics: {len(made)} made" if made else "topics: all there")
-        self._start(postgres.NAME, (layout.ports.postgres,), lambda: postgres.start_postgres(layout))
+        if with_postgres:
+            self._start(postgres.NAME, (layout.ports.postgres,), lambda: postgres.start_postgres(layout))
         self._start(flink.ZOOKEEPER, (layout.ports.zookeeper,), lambda: flink.start_zookeeper(layout))
         jobmanager = (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob)
         self._start(flink.JOBMANAGER, jobmanager, lambda: flink.start_jobmanager(layout))

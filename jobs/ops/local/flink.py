@@ -7,6 +7,7 @@ import shutil
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +32,8 @@ def flink_home() -> Path:
     return Path(found.origin).parent
 
 
-def prepare_flink(layout: Layout, jars: Jars, profile: str) -> None:
-    """Lay out configuration and libraries; both are made anew each time."""
+def prepare_flink(layout: Layout, jars: Jars, profile: str, options: Mapping[str, str]) -> None:
+    """Lay out configuration and libraries, both anew each time. `options` are Flink's own, and win."""
     if any(character.isspace() for character in str(layout.folder)):
         raise LocalError(
             f"{layout.folder}: Flink's start scripts can't take a path with a space; choose another folder"
@@ -51,7 +52,7 @@ def prepare_flink(layout: Layout, jars: Jars, profile: str) -> None:
     for file in ours.glob("log4j*.properties"):
         shutil.copy(file, conf / file.name)
     shared = _flat(yaml.safe_load((ours / "config.yaml").read_text()))
-    (conf / "config.yaml").write_text(yaml.safe_dump(shared | _of_this_machine(layout)))
+    (conf / "config.yaml").write_text(yaml.safe_dump(shared | _of_this_machine(layout) | dict(options)))
     for folder in (layout.checkpoints, layout.savepoints, layout.ha, layout.flink / "tmp"):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -93,6 +94,8 @@ def _of_this_machine(layout: Layout) -> dict[str, Any]:
         # A machine alone can't be cut off from itself: notice a dead TaskManager sooner than after 50 s.
         "heartbeat.interval": "2 s",
         "heartbeat.timeout": "12 s",
+        # As soon does a new JobManager take over from one that was killed; the default is a minute.
+        "high-availability.zookeeper.client.session-timeout": "12 s",
     }
 
 

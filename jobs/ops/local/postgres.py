@@ -83,7 +83,9 @@ def _user() -> str | None:
 def _require_reachable(folder: Path, user: str) -> None:
     for part in (folder, *folder.parents):
         if not part.stat().st_mode & 0o001 and part != folder:
-            raise LocalError(f"Postgres runs as {user}, who may not enter {part}; choose another folder: --folder")
+            raise LocalError(
+                f"Postgres runs as {user}, who may not enter {part}; choose another --folder, or --no-postgres"
+            )
 
 
 def _run(command: list[str], log: Path) -> None:
