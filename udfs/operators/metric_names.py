@@ -174,11 +174,14 @@ FLINK_METRICS: Final = (
 
 KAFKA_METRICS: Final = (
     "flink_taskmanager_job_task_operator_pendingRecords",
+    "flink_taskmanager_job_task_operator_KafkaProducer_record_error_rate",
+    "flink_taskmanager_job_task_operator_KafkaProducer_record_queue_time_avg",
+    "flink_taskmanager_job_task_operator_KafkaProducer_request_latency_avg",
     "flink_taskmanager_job_task_operator_KafkaSourceReader_KafkaConsumer_bytes_consumed_rate",
     "flink_taskmanager_job_task_operator_KafkaSourceReader_KafkaConsumer_records_lag_max",
     "flink_taskmanager_job_task_operator_KafkaSourceReader_commitsFailed",
 )
-"""Those of the Kafka connector's source, and of the Kafka consumer in it, that dashboards and rules use."""
+"""Those of the Kafka connector, and of Kafka's consumer and producer in it, that dashboards and rules use."""
 
 PLATFORM_METRICS: Final = (
     "container_memory_working_set_bytes",
