@@ -16,6 +16,7 @@ from udfs.operators.metric_names import (
     FoldGauge,
     LatencyHistogram,
     decision_counter,
+    fold_counters,
 )
 
 PUBLISH_EVERY_S: Final = 0.2
@@ -26,8 +27,8 @@ class FoldMetrics:
 
     def __init__(self, group: Any) -> None:
         """`group` is PyFlink's metric group of the fold."""
-        self._group = group
-        self._counters: dict[str, Any] = {}
+        # All from the start: a counter that appears with its first count has no increase that an alert could see.
+        self._counters: dict[str, Any] = {name: group.counter(name) for name in fold_counters()}
         self._pending: Counter[str] = Counter()
         self._watermarks_us: dict[int, int] = {}
         self._newest_us = 0
@@ -71,10 +72,7 @@ class FoldMetrics:
     def _publish(self) -> None:
         self._published_s = time.monotonic()
         for name, count in self._pending.items():
-            counter = self._counters.get(name)
-            if counter is None:
-                counter = self._counters[name] = self._group.counter(name)
-            counter.inc(count)
+            self._counters[name].inc(count)
         self._pending.clear()
         # Prometheus' buckets hold what is at or below their bound, so each counts in all above it too.
         total = 0

@@ -90,10 +90,7 @@ def _of_this_machine(layout: Layout) -> dict[str, Any]:
         "metrics.reporter.prom.port": f"{ports.metrics.start}-{ports.metrics.stop - 1}",
         # A laptop's share: three JVMs beside a broker and a database.
         "jobmanager.memory.process.size": "1g",
-        "taskmanager.memory.process.size": "1600m",
-        # A machine alone can't be cut off from itself: notice a dead TaskManager sooner than after 50 s.
-        "heartbeat.interval": "2 s",
-        "heartbeat.timeout": "12 s",
+        "taskmanager.memory.process.size": "2g",
         # As soon does a new JobManager take over from one that was killed; the default is a minute.
         "high-availability.zookeeper.client.session-timeout": "12 s",
     }
