@@ -4,6 +4,8 @@ It stands in for Flink alone: the fold, the codec and the broker are those of pr
 """
 
 import threading
+import time
+from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -20,11 +22,23 @@ from udfs.operators.in_process import InProcessFold
 
 
 def make_topics(servers: str, *names: str, partitions: int = 4) -> None:
+    """Returns when clients see them: a broker tells of a topic a moment after it has made it."""
     admin = KafkaAdminClient(bootstrap_servers=servers)
     try:
         admin.create_topics([NewTopic(name, partitions, 1) for name in names])
+        while not set(names) <= _led(admin, names, partitions):
+            time.sleep(0.05)
     finally:
         admin.close()
+
+
+def _led(admin: Any, names: tuple[str, ...], partitions: int) -> set[str]:
+    """Those of the topics all partitions of which have a leader."""
+    return {
+        topic["name"]
+        for topic in admin.describe_topics(list(names))
+        if len(topic["partitions"]) == partitions and all(one["leader_id"] >= 0 for one in topic["partitions"])
+    }
 
 
 class Decider:
@@ -101,4 +115,4 @@ class Decider:
                                 producer.send(self._decisions, key=keys[shard], value=batch)
         finally:
             consumer.close()
-            producer.close(timeout=5)
+            producer.close(timeout=30)

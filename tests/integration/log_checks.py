@@ -16,7 +16,7 @@ from jobs.ops.rollback import committed_offsets, end_offsets
 from jobs.wiring.kafka_log import TopicReader
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.policies import load_policies
-from jobs.wiring.record_keys import record_keys
+from jobs.wiring.record_keys import record_keys, shard_of_key
 from schemas.codec import encode_events
 from schemas.dead_letters import Position
 from schemas.topics import SHARD_COUNT, Topic, shard_of
@@ -81,10 +81,8 @@ def replayed(servers: str, policies: Path) -> dict[str, Decision]:
     found: dict[str, Decision] = {}
     with TopicReader(KafkaSettings(servers=servers), Topic.EVENTS.value) as reader:
         for record in reader.records(reader.slices()):
-            assert record.key is not None
-            assert record.value is not None
             where = Position(Topic.EVENTS.value, record.partition, record.offset)
-            shard = int(record.key.split(b".")[0])
-            for decision in fold.process(shard, record.value, where).outputs:
+            shard = shard_of_key(record.key, SHARD_COUNT) or 0
+            for decision in fold.process(shard, record.value or b"", where).outputs:
                 found[decision.decision_id] = decision
     return found

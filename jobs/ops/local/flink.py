@@ -142,34 +142,36 @@ def start_jobmanager(layout: Layout) -> Started:
         (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob),
         flink_environment(layout),
     )
-    wait_until(lambda: _overview(layout) is not None, started, timeout_s=60)
+    wait_until(lambda: _ask(layout, "/overview") is not None, started, timeout_s=60)
     return started
 
 
 def start_taskmanager(layout: Layout, number: int) -> Started:
     """Start the TaskManager of that number; it is ready when the JobManager knows it."""
     name = f"{TASKMANAGER}-{number}"
-    before = taskmanagers(layout)
+    # A name of its own each time: the JobManager may still count on one that has just died.
+    resource_id = f"{name}-{os.urandom(4).hex()}"
     script = flink_home() / "bin" / "taskmanager.sh"
     started = start(
         name,
-        [script, "start-foreground", "-D", f"taskmanager.resource-id={name}-{os.urandom(4).hex()}"],
+        [script, "start-foreground", "-D", f"taskmanager.resource-id={resource_id}"],
         layout.logs / f"{name}.log",
         (),
         flink_environment(layout),
     )
-    wait_until(lambda: taskmanagers(layout) > before, started, timeout_s=60)
+    wait_until(lambda: resource_id in _taskmanagers(layout), started, timeout_s=60)
     return started
 
 
-def taskmanagers(layout: Layout) -> int:
-    """How many TaskManagers the JobManager knows."""
-    return int((_overview(layout) or {}).get("taskmanagers", 0))
+def _taskmanagers(layout: Layout) -> frozenset[str]:
+    """The resource ids that the JobManager knows."""
+    found = _ask(layout, "/taskmanagers") or {}
+    return frozenset(it["id"] for it in found.get("taskmanagers", ()))
 
 
-def _overview(layout: Layout) -> dict[str, Any] | None:
+def _ask(layout: Layout, path: str) -> dict[str, Any] | None:
     try:
-        with urllib.request.urlopen(f"{layout.rest_url}/overview", timeout=2) as response:  # noqa: S310 - loopback
+        with urllib.request.urlopen(layout.rest_url + path, timeout=2) as response:  # noqa: S310 - loopback
             found: dict[str, Any] = json.load(response)
             return found
     except (urllib.error.URLError, OSError, ValueError):
