@@ -16,6 +16,7 @@ from jobs.wiring.java import JavaNotFoundError
 from jobs.wiring.names import ADMISSION_JOB, Uid, job_name
 from jobs.wiring.policies import PolicyFileError, load_policies
 from jobs.wiring.settings import DAY_US, AdmissionSettings, SettingsError, load_settings
+from jobs.wiring.snapshot_check import SnapshotMismatchError
 from jobs.wiring.topic_catalog import decisions_topic
 from udfs.domain.limiter import LimiterPolicy
 
@@ -41,12 +42,17 @@ def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folder
 def build_on_kafka(env: "StreamExecutionEnvironment", settings: AdmissionSettings) -> None:
     """The whole of the job on a cluster."""
     from jobs.wiring.kafka_io import KafkaTables
+    from jobs.wiring.snapshot_check import check_snapshot
+    from udfs.domain.limiter import LimiterFold
     from udfs.operators.keyed_fold import DEAD_LETTERS
+    from udfs.operators.state_form import current_form
 
     kafka = KafkaTables(env, settings)
     decided = _decide(kafka.read_events(settings.events_topic), settings, with_counts=False)
     kafka.write_decisions(decided, decisions_topic(settings.generation))
     kafka.write_dead_letters(decided.get_side_output(DEAD_LETTERS), settings.events_topic)
+    form = current_form(LimiterFold.version, settings.shard_count)
+    check_snapshot(env, LimiterFold.name, Uid.LIMITER.value, form)
 
 
 def _decide(records: "DataStream", settings: AdmissionSettings, *, with_counts: bool) -> "DataStream":
@@ -68,6 +74,7 @@ def _decide(records: "DataStream", settings: AdmissionSettings, *, with_counts: 
         encode=encode_decisions,
         shard_of=partial(shard_of, shard_count=settings.shard_count),
         settings=settings.fold,
+        shard_count=settings.shard_count,
         with_counts=with_counts,
     )
     return (
@@ -110,11 +117,13 @@ def main(
     typer.echo(f"{job.counts.get('events', 0):,} events decided in {job.seconds:.1f} s: {settings.output / 'work'}")
 
 
+MISTAKES = (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError, SnapshotMismatchError)
+
 if __name__ == "__main__":
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(main)
     try:
         command()
-    except (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError) as mistake:
+    except MISTAKES as mistake:
         sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
         raise SystemExit(1) from None

@@ -21,6 +21,7 @@ from udfs.operators.fold import AnyFold
 from udfs.operators.fold_metrics import FoldMetrics
 from udfs.operators.metric_names import FOLD_GROUP
 from udfs.operators.shard_fold import META_KEY, FoldSettings, ShardFold
+from udfs.operators.state_form import current_form, mark_of
 
 BYTES: Final = Types.PRIMITIVE_ARRAY(Types.BYTE())
 RECORD_ROW: Final = Types.ROW_NAMED(
@@ -95,9 +96,11 @@ class KeyedFold(KeyedProcessFunction):
         shard_of: Callable[[str], int],
         settings: FoldSettings,
         *,
+        shard_count: int,
         with_counts: bool,
     ) -> None:
         """`fold` makes the fold where it runs; all arguments travel to the workers. `with_counts`: fill COUNTS."""
+        self._shard_count = shard_count
         self._make_fold = fold
         self._policies = policies
         self._encode = encode
@@ -110,6 +113,9 @@ class KeyedFold(KeyedProcessFunction):
         self._fold = self._make_fold()
         ttl_days = self._settings.ttl_us // 86_400_000_000 + 1
         self._store = FlinkStore(runtime_context, self._fold.name, ttl_days)
+        # Never written: its name tells in each snapshot how to read the others.
+        mark = mark_of(self._fold.name, current_form(self._fold.version, self._shard_count))
+        runtime_context.get_state(ValueStateDescriptor(mark, STATE_BYTES))
         self._shards: dict[int, ShardFold[Any, Any, Any]] = {}
         self._metrics = FoldMetrics(runtime_context.get_metrics_group().add_group(FOLD_GROUP, self._fold.name))
 
