@@ -78,12 +78,17 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    folder: Path, policies: Path, *, taskmanagers: int = 1, options: Mapping[str, str] | None = None
+    folder: Path,
+    policies: Path,
+    *,
+    taskmanagers: int = 1,
+    options: Mapping[str, str] | None = None,
+    submits: bool = True,
 ) -> Iterator[Cluster]:
-    """The local profile with the admission job on it, gone at the end."""
+    """The local profile, with the admission job on it if `submits`; gone at the end."""
     it = Cluster(Layout(folder, free_block()), taskmanagers, options or {})
     try:
-        it.repair(policies)
+        it.repair(policies, submits=submits)
         yield it
     finally:
         down(folder, print, keep_data=False)

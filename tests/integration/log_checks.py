@@ -60,9 +60,12 @@ def await_decided(servers: str, group: str = "headrace-admission", timeout_s: fl
     kafka = KafkaSettings(servers=servers)
     ends = end_offsets(kafka, Topic.EVENTS.value)
     deadline = time.monotonic() + timeout_s
-    while any(committed_offsets(kafka, group, Topic.EVENTS.value).get(at, 0) < end for at, end in ends.items()):
+    while True:
+        done = committed_offsets(kafka, group, Topic.EVENTS.value)
+        if all(done.get(at, 0) >= end for at, end in ends.items()):
+            return
         assert time.monotonic() < deadline, "the job did not come to the end of the log"
-        time.sleep(0.5)
+        time.sleep(0.3)
 
 
 def decided(servers: str) -> dict[str, Decision]:
