@@ -21,18 +21,20 @@ from jobs.wiring.topic_catalog import decisions_topic
 from udfs.domain.limiter import LimiterPolicy
 
 if TYPE_CHECKING:
-    from pyflink.datastream import DataStream, StreamExecutionEnvironment
+    from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
 
     from jobs.wiring.environment import Folders
 
 
 def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folders: "Folders") -> None:
     """The whole of the job on files."""
+    from pyflink.common import Types
+
     from jobs.wiring.file_io import UNREAD, read_files, write_records
     from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS
 
     records = read_files(env, folders.plan, settings.shard_count)
-    decided = _decide(records, settings, with_counts=True)
+    decided = _decide(records.key_by(lambda row: row[0], Types.INT()), settings, with_counts=True)
     write_records(decided, folders.decisions, Uid.DECISIONS, column=1)
     write_records(decided.get_side_output(DEAD_LETTERS), folders.dead_letters, Uid.DEAD_LETTERS)
     write_records(decided.get_side_output(COUNTS), folders.counts, Uid.COUNTS)
@@ -55,10 +57,8 @@ def build_on_kafka(env: "StreamExecutionEnvironment", settings: AdmissionSetting
     check_snapshot(env, LimiterFold.name, Uid.LIMITER.value, form)
 
 
-def _decide(records: "DataStream", settings: AdmissionSettings, *, with_counts: bool) -> "DataStream":
+def _decide(keyed: "KeyedStream", settings: AdmissionSettings, *, with_counts: bool) -> "DataStream":
     from functools import partial
-
-    from pyflink.common import Types
 
     from schemas.codec import encode_decisions
     from schemas.topics import shard_of
@@ -77,12 +77,7 @@ def _decide(records: "DataStream", settings: AdmissionSettings, *, with_counts: 
         shard_count=settings.shard_count,
         with_counts=with_counts,
     )
-    return (
-        records.key_by(lambda row: row[0], Types.INT())
-        .process(fold, DECISION_ROW)
-        .uid(Uid.LIMITER.value)
-        .name(Uid.LIMITER.value)
-    )
+    return keyed.process(fold, DECISION_ROW).uid(Uid.LIMITER.value).name(Uid.LIMITER.value)
 
 
 def _require_memory(policies: tuple[LimiterPolicy, ...], settings: AdmissionSettings) -> None:

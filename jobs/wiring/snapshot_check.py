@@ -7,6 +7,8 @@ and the names of their states, one of which tells the form of our bytes (udfs/op
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from udfs.operators.shard_keys import MAX_PARALLELISM
 from udfs.operators.state_form import StateForm, form_in, why_unreadable
 
@@ -28,7 +30,11 @@ def check_snapshot(env: "StreamExecutionEnvironment", fold: str, fold_uid: str, 
         return
     ours = _operators(env)
     (fold_id,) = (operator for operator, uid in ours.items() if uid == fold_uid)
-    states = {state.getOperatorID().toHexString(): state for state in _stored(path)}
+    try:
+        states = {state.getOperatorID().toHexString(): state for state in _stored(path)}
+    except Py4JJavaError as error:
+        why = str(error.java_exception.getMessage()).splitlines()[0]
+        raise SnapshotMismatchError(f"{path} can't be read as a savepoint or checkpoint: {why}") from error
     if fold_id not in states:
         raise SnapshotMismatchError(f"{path} has no state of {fold_uid}: it is of another job, or of files not Kafka")
     for operator, state in states.items():

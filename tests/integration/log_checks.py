@@ -25,7 +25,7 @@ from udfs.domain.policy_log import PolicyLog
 from udfs.operators.in_process import InProcessFold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from schemas.decisions import Decision
 
@@ -46,22 +46,24 @@ def trace_records(requests: int, batch_events: int = 100) -> list[tuple[int, byt
     return records + [(shard, encode_events(shard, events)) for shard, events in waiting.items()]
 
 
-def send(servers: str, records: Iterable[tuple[int, bytes]]) -> None:
+def send(servers: str, records: Iterable[tuple[int, bytes]], topic: str = Topic.EVENTS.value) -> None:
     """Put records into the log."""
     producer = KafkaProducer(bootstrap_servers=servers, acks="all")
     for shard, record in records:
-        producer.send(Topic.EVENTS.value, key=KEYS[shard], value=record)
+        producer.send(topic, key=KEYS[shard], value=record)
     producer.flush()
     producer.close()
 
 
-def await_decided(servers: str, group: str = "headrace-admission", timeout_s: float = 120) -> None:
+def await_decided(
+    servers: str, group: str = "headrace-admission", topic: str = Topic.EVENTS.value, timeout_s: float = 120
+) -> None:
     """Wait until the job has decided, and checkpointed, all that the log holds now."""
     kafka = KafkaSettings(servers=servers)
-    ends = end_offsets(kafka, Topic.EVENTS.value)
+    ends = end_offsets(kafka, topic)
     deadline = time.monotonic() + timeout_s
     while True:
-        done = committed_offsets(kafka, group, Topic.EVENTS.value)
+        done = committed_offsets(kafka, group, topic)
         if all(done.get(at, 0) >= end for at, end in ends.items()):
             return
         assert time.monotonic() < deadline, "the job did not come to the end of the log"
@@ -78,14 +80,17 @@ def decided(servers: str) -> dict[str, Decision]:
     return found
 
 
-def replayed(servers: str, policies: Path) -> dict[str, Decision]:
-    """What an undisturbed run decides on the log that is in Kafka."""
+def replayed(
+    servers: str, policies: Path, topic: str = Topic.EVENTS.value, since: Mapping[int, int] | None = None
+) -> dict[str, Decision]:
+    """What an undisturbed run decides on the log that is in Kafka; of records from the offsets `since` on, if given."""
     fold = InProcessFold(LimiterFold(), PolicyLog(load_policies(policies).policies))
     found: dict[str, Decision] = {}
-    with TopicReader(KafkaSettings(servers=servers), Topic.EVENTS.value) as reader:
+    with TopicReader(KafkaSettings(servers=servers), topic) as reader:
         for record in reader.records(reader.slices()):
-            where = Position(Topic.EVENTS.value, record.partition, record.offset)
+            where = Position(topic, record.partition, record.offset)
             shard = shard_of_key(record.key, SHARD_COUNT) or 0
-            for decision in fold.process(shard, record.value or b"", where).outputs:
-                found[decision.decision_id] = decision
+            outputs = fold.process(shard, record.value or b"", where).outputs
+            if since is None or record.offset >= since[record.partition]:
+                found.update((decision.decision_id, decision) for decision in outputs)
     return found
