@@ -33,8 +33,8 @@ def check_snapshot(env: "StreamExecutionEnvironment", fold: str, fold_uid: str, 
     try:
         states = {state.getOperatorID().toHexString(): state for state in _stored(path)}
     except Py4JJavaError as error:
-        why = str(error.java_exception.getMessage()).splitlines()[0]
-        raise SnapshotMismatchError(f"{path} can't be read as a savepoint or checkpoint: {why}") from error
+        cause = str(error.java_exception.getMessage()).splitlines()[0]
+        raise SnapshotMismatchError(f"{path} can't be read as a savepoint or checkpoint: {cause}") from error
     if fold_id not in states:
         raise SnapshotMismatchError(f"{path} has no state of {fold_uid}: it is of another job, or of files not Kafka")
     for operator, state in states.items():

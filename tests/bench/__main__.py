@@ -1,9 +1,9 @@
-"""`make bench`, or `python -m tests.bench [NAME ...] [--json]`: what the parts cost, each beside a reference of the
-same run.
+"""`make bench`, or `python -m tests.bench [NAME ...]`: what the parts cost, each beside a reference of the same run.
 
 Machines are shared and noisy: read the ratios. Each figure is the best of several rounds, as the least disturbed one.
 """
 
+import argparse
 import gc
 import json
 import os
@@ -15,17 +15,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from jobs.wiring.java import JavaNotFoundError, java_home, parse_major
 from schemas.codec import decode_events, encode_decisions, encode_events
 from schemas.dead_letters import Position
 from schemas.decisions import Decision
 from schemas.events import Event
 from schemas.gen.headrace.v1.events_pb2 import EventBatch
 from tests.bench import workload
+from tests.bench.figure import Figure
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import LimiterFold, LimiterPolicy, TenantState
 from udfs.domain.policy_log import PolicyLog
@@ -34,22 +37,6 @@ from udfs.operators.shard_fold import FoldSettings
 
 ROUNDS = 5
 NOWHERE = Position("bench", 0, 0)
-
-
-class Figure(msgspec.Struct):
-    """One line of the result: a figure, what it is measured against, and their ratio (higher is better)."""
-
-    name: str
-    value: float
-    unit: str
-    reference: str
-    reference_value: float
-    aim: str = ""
-
-    @property
-    def ratio(self) -> float:
-        """value / reference."""
-        return self.value / self.reference_value
 
 
 def best_rate(count: int, work: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -296,41 +283,95 @@ def bench_keys() -> list[Figure]:
     return figures
 
 
-BENCHES = {
-    "fold": bench_fold,
-    "codec": bench_codec,
-    "state": bench_state,
-    "keys": bench_keys,
-    "minicluster": bench_minicluster,
+def bench_kafka(sizes: argparse.Namespace) -> list[Figure]:
+    """Events a second from Kafka to Kafka."""
+    from tests.bench.kafka.throughput import bench_throughput
+
+    return bench_throughput(sizes.events, sizes.rounds)
+
+
+def bench_latency(sizes: argparse.Namespace) -> list[Figure]:
+    """From a prompt to its decision, by way of Kafka."""
+    from tests.bench.kafka.latency import bench_latency
+
+    return bench_latency(tuple(sizes.rate), sizes.seconds)
+
+
+def bench_savepoint(sizes: argparse.Namespace) -> list[Figure]:
+    """Savepoint and restore."""
+    from tests.bench.kafka.savepoint import bench_savepoint
+
+    return bench_savepoint(sizes.tenants)
+
+
+BENCHES: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
+    "fold": lambda _: bench_fold(),
+    "codec": lambda _: bench_codec(),
+    "state": lambda _: bench_state(),
+    "keys": lambda _: bench_keys(),
+    "minicluster": lambda _: bench_minicluster(),
+    "kafka": bench_kafka,
+    "latency": bench_latency,
+    "savepoint": bench_savepoint,
 }
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; none: all")
+    parser.add_argument("--json", action="store_true", help="print one JSON array instead")
+    parser.add_argument("--events", type=int, default=3_000_000, help="kafka: events in the log (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="kafka: runs of each way (default %(default)s)")
+    parser.add_argument("--rate", type=float, nargs="+", default=[5_000, 20_000], help="latency: events a second")
+    parser.add_argument("--seconds", type=float, default=40, help="latency: of each load (default %(default)s)")
+    parser.add_argument("--tenants", type=int, default=1_000_000, help="savepoint: tenants (default %(default)s)")
+    parser.add_argument("--measure-keys", type=int, help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    unknown = [name for name in found.names if name not in BENCHES]
+    if unknown:
+        parser.error(f"no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    return found
+
+
+def machine() -> str:
+    """What was measured on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    java = "no Java"
+    with suppress(JavaNotFoundError):
+        said = subprocess.run([java_home() / "bin" / "java", "-version"], check=True, capture_output=True, text=True)
+        java = f"Java {parse_major(said.stderr)}"
+    python = f"Python {platform.python_version()}"
+    return f"{platform.machine()}, {cores} cores, {memory_gib:.0f} GiB, {python}, {java}"
+
+
+def rounded(value: float) -> str:
+    """Three digits or more."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
 
 
 def main() -> None:
     """Run the named benches, or all."""
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--measure-keys"]:
-        print(json.dumps(measure_keys(int(arguments[1]))))
+    asked = arguments()
+    if asked.measure_keys is not None:
+        print(json.dumps(measure_keys(asked.measure_keys)))
         return
-    as_json = "--json" in arguments
-    names = [argument for argument in arguments if argument != "--json"] or list(BENCHES)
-    unknown = [name for name in names if name not in BENCHES]
-    if unknown:
-        raise SystemExit(f"no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
     figures = []
-    if not as_json:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        print(f"{platform.machine()}, {cores} cores, Python {platform.python_version()}")
+    if not asked.json:
+        print(machine())
         print(f"{'':<58}{'figure':>12} {'unit':<12}{'ratio':>7}  reference")
-    for name in names:
-        for figure in BENCHES[name]():
+    for name in asked.names or BENCHES:
+        for figure in BENCHES[name](asked):
             figures.append(figure)
-            if not as_json:
+            if not asked.json:
                 aim = f"  (aim {figure.aim})" if figure.aim else ""
                 print(
-                    f"{figure.name:<58}{figure.value:>12,.0f} {figure.unit:<12}{figure.ratio:>7.2f}"
-                    f"  {figure.reference} {figure.reference_value:,.0f}{aim}"
+                    f"{figure.name:<58}{rounded(figure.value):>12} {figure.unit:<12}{figure.ratio:>7.2f}"
+                    f"  {figure.reference} {rounded(figure.reference_value)}{aim}",
+                    flush=True,
                 )
-    if as_json:
+    if asked.json:
         print(json.dumps([{**msgspec.structs.asdict(figure), "ratio": figure.ratio} for figure in figures], indent=2))
 
 
