@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from jobs.ops.snapshots import Snapshot, SnapshotError, newest, snapshots
+from jobs.ops.submit import _why
+from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.wiring.record_keys import partition_of, record_keys, shard_of_key
+from jobs.wiring.settings import SettingsError, load_settings
+from jobs.wiring.topic_catalog import CATALOG
+from schemas.topics import Topic
+
+SASL = {"security_protocol": "SASL_SSL", "sasl_username": "headrace", "sasl_password": "s3cret-word"}
+
+
+def test_every_client_is_told_the_same_of_a_secured_cluster() -> None:
+    kafka = KafkaSettings(servers="a:1,b:2", ssl_ca=Path("/ca.pem"), **SASL)
+    assert kafka.client_options() == {
+        "bootstrap_servers": ["a:1", "b:2"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "headrace",
+        "sasl_plain_password": "s3cret-word",
+        "ssl_cafile": "/ca.pem",
+    }
+    properties = kafka.flink_properties()
+    assert properties["sasl.jaas.config"].endswith('username="headrace" password="s3cret-word";')
+    assert properties["ssl.truststore.location"] == "/ca.pem"
+
+
+def test_a_password_is_not_shown() -> None:
+    kafka = KafkaSettings(**SASL)
+    assert "s3cret-word" not in repr(kafka) + kafka.model_dump_json()
+
+
+@pytest.mark.parametrize("password", ["it's", 'say "x"', "a\\b", "a;b", "line\nbreak"])
+def test_a_password_that_would_break_out_of_its_place_is_refused(password: str) -> None:
+    with pytest.raises(ValidationError, match="sasl_password may have no quote"):
+        KafkaSettings(**{**SASL, "sasl_password": password})
+
+
+def test_sasl_without_a_name_is_refused() -> None:
+    with pytest.raises(ValidationError, match="needs sasl_username and sasl_password"):
+        KafkaSettings(security_protocol="SASL_PLAINTEXT")
+
+
+def test_nested_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_KAFKA__SERVERS", "broker:9092")
+    assert load_settings().kafka.servers == "broker:9092"
+    monkeypatch.setenv("HEADRACE_KAFKA__SEVRERS", "broker:9092")
+    with pytest.raises(SettingsError, match=r"kafka\.sevrers"):
+        load_settings()
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_shards_are_spread_evenly_by_the_partitioner_of_any_client(partitions: int) -> None:
+    keys = record_keys(128)
+    assert [partition_of(key, partitions) for key in keys] == [shard % partitions for shard in range(128)]
+    assert [shard_of_key(key, 128) for key in keys] == list(range(128))
+
+
+def test_every_topic_has_a_make() -> None:
+    assert set(CATALOG) == set(Topic)
+    assert CATALOG[Topic.EVENTS].options["retention.ms"] == "-1"
+    assert CATALOG[Topic.GENERATIONS].options["cleanup.policy"] == "compact"
+
+
+def test_the_newest_snapshot_before_a_time_is_found_and_unfinished_ones_are_not(tmp_path: Path) -> None:
+    for name, at in (("savepoints/savepoint-1", 100), ("checkpoints/job/chk-7", 200), ("savepoints/savepoint-2", 300)):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        (folder / "_metadata").touch()
+        _set_time(folder / "_metadata", at)
+    (tmp_path / "checkpoints" / "job" / "chk-8").mkdir()
+    found = snapshots(str(tmp_path / "savepoints"), f"file://{tmp_path}/checkpoints")
+    assert [it.path.name for it in found] == ["savepoint-2", "chk-7", "savepoint-1"]
+    assert newest(found) == Snapshot(tmp_path / "savepoints" / "savepoint-2", 300_000)
+    assert newest(found, before_ms=300_000) == Snapshot(tmp_path / "checkpoints" / "job" / "chk-7", 200_000)
+    assert newest(found, before_ms=100_000) is None
+    with pytest.raises(SnapshotError, match="name the savepoint itself"):
+        snapshots("s3://bucket/savepoints")
+
+
+def _set_time(path: Path, at_s: int) -> None:
+    os.utime(path, (at_s, at_s))
+
+
+def test_what_flink_run_says_is_cut_down_to_what_helps() -> None:
+    ours = "WARNING: noise\nheadrace: settings: no such key\nheadrace: kafka: none\norg.apache.flink.X: exits"
+    assert _why(ours) == "settings: no such key\nkafka: none"
+    java = "The program finished with:\nCaused by: first\n  at x\nCaused by: java.io.IOException: disk\n"
+    assert _why(java) == "java.io.IOException: disk"
+    assert _why("") == "it said nothing"
