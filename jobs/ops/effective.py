@@ -5,12 +5,16 @@ is, even where nothing was decided. What earlier generations decided of that rec
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from jobs.wiring.kafka_log import KafkaLogError, TopicReader
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.topic_catalog import decisions_topic
 from schemas.codec import DecidedBatch, decode_decision_batch
 from schemas.decisions import Decision
+
+Stretch: TypeAlias = tuple[int, int]
+"""A shard, and the partition of events in which its records stand."""
 
 
 def batches(kafka: KafkaSettings, topic: str) -> Iterator[DecidedBatch]:
@@ -27,35 +31,43 @@ def batches(kafka: KafkaSettings, topic: str) -> Iterator[DecidedBatch]:
                 ) from error
 
 
-def first_decided(found: Iterable[DecidedBatch]) -> dict[int, int]:
-    """The offset of the first record of events that was decided, by shard."""
-    firsts: dict[int, int] = {}
+def first_decided(found: Iterable[DecidedBatch]) -> dict[Stretch, int]:
+    """The offset of the first record of events that was decided, by shard and partition.
+
+    A shard lies in one partition, but for records whose key names none: they are folded as shard 0, wherever they are.
+    """
+    firsts: dict[Stretch, int] = {}
     for batch in found:
-        if batch.offset is not None:
-            firsts[batch.shard] = min(batch.offset, firsts.get(batch.shard, batch.offset))
+        if batch.offset is not None and batch.partition is not None:
+            stretch = (batch.shard, batch.partition)
+            firsts[stretch] = min(batch.offset, firsts.get(stretch, batch.offset))
     return firsts
 
 
 def effective_batches(kafka: KafkaSettings, lineage: Iterable[int]) -> Iterator[DecidedBatch]:
     """The batches that hold, the newest generation's first. `lineage` is in the order of promotion."""
-    superseded_from: dict[int, int] = {}
+    superseded_from: dict[Stretch, int] = {}
     for generation in reversed(tuple(lineage)):
         topic = decisions_topic(generation)
         for batch in batches(kafka, topic):
-            if batch.offset is None or batch.offset < superseded_from.get(batch.shard, batch.offset + 1):
+            if batch.offset is None or batch.partition is None:
+                yield batch
+                continue
+            until = superseded_from.get((batch.shard, batch.partition))
+            if until is None or batch.offset < until:
                 yield batch
         firsts = first_decided(batches(kafka, topic))
-        for shard, offset in firsts.items():
-            superseded_from[shard] = min(offset, superseded_from.get(shard, offset))
+        for stretch, offset in firsts.items():
+            superseded_from[stretch] = min(offset, superseded_from.get(stretch, offset))
 
 
 def decisions_between(
-    found: Iterable[DecidedBatch], starts: Mapping[int, int], ends: Mapping[int, int]
+    found: Iterable[DecidedBatch], starts: Mapping[Stretch, int], ends: Mapping[int, int]
 ) -> Iterator[Decision]:
-    """Decisions of records from `starts` (by shard) to `ends` (by partition), without shards that have no start."""
+    """Decisions of records from `starts` up to `ends` (by partition), without what has no start."""
     for batch in found:
         if batch.offset is None or batch.partition is None:
             continue
-        start = starts.get(batch.shard)
+        start = starts.get((batch.shard, batch.partition))
         if start is not None and start <= batch.offset < ends.get(batch.partition, 0):
             yield from batch.decisions

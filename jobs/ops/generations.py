@@ -28,13 +28,15 @@ class GenerationError(RuntimeError):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation that is being replayed. `settings`: those of its job, as YAML; no `restored_from`: from nothing."""
+    """A generation that is being replayed. No `restored_from`: from nothing; `policies`: the text of its policy file.
+
+    Nothing else of its settings: gateways read this record, and settings may hold a password.
+    """
 
     generation: int
     phase: Phase
     restored_from: str | None
-    snapshot_at_ms: int | None
-    settings: str
+    policies: str | None
     job_id: str | None = None
 
 
@@ -63,10 +65,10 @@ _FROM: Final = {
 """From which phases each one is reached; again from itself, as a crash may have come in between."""
 
 
-def propose(now: Generations, restored_from: str | None, snapshot_at_ms: int | None, settings: str) -> Generations:
+def propose(now: Generations, restored_from: str | None, policies: str | None) -> Generations:
     """Begin a rollback. Raises GenerationError while another one is on its way.
 
-    >>> begun = propose(Generations(), "file:///savepoints/1", 1000, "profile: cluster")
+    >>> begun = propose(Generations(), "file:///savepoints/1", "version: 1")
     >>> begun.candidate.generation, begun.live
     (2, 1)
     """
@@ -76,13 +78,7 @@ def propose(now: Generations, restored_from: str | None, snapshot_at_ms: int | N
             "promote or abort it first"
         )
     number = now.newest + 1
-    candidate = Candidate(
-        generation=number,
-        phase=Phase.PREPARED,
-        restored_from=restored_from,
-        snapshot_at_ms=snapshot_at_ms,
-        settings=settings,
-    )
+    candidate = Candidate(generation=number, phase=Phase.PREPARED, restored_from=restored_from, policies=policies)
     return Generations(lineage=now.lineage, newest=number, candidate=candidate)
 
 

@@ -1,5 +1,6 @@
 """`headrace savepoint`, `stop` and `restore`: what an operator does with a running job."""
 
+import os
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -9,12 +10,14 @@ import yaml
 from rich.console import Console
 
 from jobs.ops.generation_topic import read_generations
+from jobs.ops.generations import Generations
 from jobs.ops.snapshots import SnapshotError, newest, snapshots
 from jobs.ops.submit import submit
 from jobs.ops.target import ConfigOption, FlinkOption, FolderOption, JobArgument, Target, name_of, target
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.flink_rest import FlinkError, location_of
 from jobs.wiring.policies import load_policies
+from jobs.wiring.settings import SettingsError
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 TimeoutOption: TypeAlias = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for Flink.")]
@@ -91,15 +94,27 @@ def restore(
     """Start a job that does not run from a snapshot: after `stop` or a crash, with other policies or parallelism."""
     at = target(folder, flink, config)
     name = _live_name(at, job)
+    generations = read_generations(at.settings.kafka, job)
+    if at.settings.generation != generations.live:
+        raise SettingsError(
+            f"{at.settings_file}: generation is {at.settings.generation}, and generation {generations.live} holds: "
+            f"set it to {generations.live}"
+        )
     running = at.flink.running(name)
     if running is not None:
         raise FlinkError(f"{name} runs already ({running.id}); headrace stop {job} first")
-    snapshot = _chosen(at, start)
+    snapshot = _chosen(at, start, generations)
+    before = at.settings_file.read_bytes()
     _change_settings(at, policies, parallelism)
-    with Console(stderr=True).status("restoring"):
-        chosen = parallelism or at.settings.parallelism
-        job_id = submit(job, at.settings_file, at.environment, snapshot, parallelism=chosen)
-        at.flink.await_running(job_id, timeout)
+    try:
+        with Console(stderr=True).status("restoring"):
+            chosen = parallelism or at.settings.parallelism
+            job_id = submit(job, at.settings_file, at.environment, snapshot, parallelism=chosen, rest=at.rest_options)
+    except BaseException:
+        # What was not started must not be what the next one is started with.
+        _write(at.settings_file, before)
+        raise
+    at.flink.await_running(job_id, timeout)
     said = f"{name} runs ({job_id}), from {snapshot or 'the beginning of the log'}"
     _say({"job": name, "id": job_id, "restored_from": snapshot}, said, as_json=as_json)
 
@@ -109,12 +124,14 @@ def _live_name(at: Target, job: str) -> str:
     return name_of(job, read_generations(at.settings.kafka, job).live)
 
 
-def _chosen(at: Target, start: str) -> str | None:
+def _chosen(at: Target, start: str, generations: Generations) -> str | None:
     if start == NOTHING:
         return None
     if start != LATEST:
         return location_of(start)
-    found = newest(snapshots(*at.snapshot_folders))
+    candidate = generations.candidate
+    others = {candidate.job_id} if candidate is not None and candidate.job_id is not None else set()
+    found = newest(snapshots(*at.snapshot_folders, without_jobs=others))
     if found is None:
         raise SnapshotError(f"there is no snapshot in {', '.join(at.snapshot_folders) or 'any known folder'}")
     return location_of(str(found.path))
@@ -129,8 +146,14 @@ def _change_settings(at: Target, policies: Path | None, parallelism: int | None)
         settings["policies"] = str(policies.resolve())
     if parallelism is not None:
         settings["parallelism"] = parallelism
-    with replacing(at.settings_file) as out:
-        out.write(yaml.safe_dump(settings).encode())
+    _write(at.settings_file, yaml.safe_dump(settings).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    mode = path.stat().st_mode & 0o777
+    with replacing(path) as out:
+        os.fchmod(out.fileno(), mode)
+        out.write(content)
 
 
 def _say(facts: dict[str, str | None], line: str, *, as_json: bool) -> None:

@@ -8,10 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from jobs.ops.local.cluster import Up, layout_of, processes
+from jobs.ops.generation_topic import read_generations
+from jobs.ops.local.cluster import Up, layout_of, processes, read_record
 from jobs.ops.local.cluster import down as end_all
 from jobs.ops.local.layout import CHECKOUT, DEFAULT_FOLDER, Layout, Ports
 from jobs.wiring.flink_rest import Flink, FlinkError
+from jobs.wiring.kafka_log import KafkaLogError
+from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.wiring.names import job_name
 from jobs.wiring.policies import load_policies
 
 LOCAL_POLICIES = CHECKOUT / "data" / "policies" / "local.yaml"
@@ -25,8 +29,12 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one J
 def up(
     *,
     folder: FolderOption = DEFAULT_FOLDER,
-    base_port: Annotated[int, typer.Option(help="The first of twenty ports that are used.")] = Ports().base,
-    profile: Annotated[str, typer.Option(help="Configuration in flink-conf: latency or throughput.")] = "latency",
+    base_port: Annotated[
+        int | None, typer.Option(help="The first of twenty ports that are used.", show_default=str(Ports().base))
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Configuration in flink-conf: latency or throughput.", show_default="latency")
+    ] = None,
     taskmanagers: Annotated[int, typer.Option(min=1, max=10, help="TaskManagers, one slot each.")] = 2,
     policies: Annotated[
         Path | None, typer.Option("--policies", "-p", help="Policy file of the admission job.", dir_okay=False)
@@ -45,10 +53,12 @@ def up(
     chosen = policies or (None if Layout(folder, Ports()).settings.is_file() else LOCAL_POLICIES)
     if chosen is not None:
         load_policies(chosen)
-    layout = Layout(folder, Ports(base=base_port))
+    before = read_record(folder)
+    layout = Layout(folder, Ports(base=base_port or (before.base_port if before else Ports().base)))
+    profile = profile or (before.profile if before else "latency")
     console = Console(stderr=True)
     with console.status("starting"):
-        Up(layout, profile, console.print, _options(flink_option or [])).run(
+        Up(layout, profile, console.print, _options(flink_option) if flink_option else None).run(
             taskmanagers=taskmanagers, policies=chosen, submits=submit, with_postgres=postgres
         )
     for name, where in (
@@ -88,14 +98,30 @@ def status(*, folder: FolderOption = DEFAULT_FOLDER, as_json: JsonOption = False
         for started, runs in processes(folder)
     ]
     jobs = _jobs(Flink(layout.rest_url))
-    healthy = all(it["runs"] for it in found) and bool(jobs) and all(job["state"] == "RUNNING" for job in jobs)
+    live, rollback = _generations(layout)
+    healthy = all(it["runs"] for it in found) and any(
+        job["name"] == job_name("admission", live) and job["state"] == "RUNNING" for job in jobs
+    )
     if as_json:
         report = {"healthy": healthy, "flink": layout.rest_url, "kafka": layout.kafka_servers, "processes": found}
-        typer.echo(msgspec.json.encode({**report, "jobs": jobs}).decode())
+        further = {"generation": live, "rollback": rollback, "jobs": jobs}
+        typer.echo(msgspec.json.encode(report | further).decode())
     else:
         _show(found, jobs)
+        if live != 1 or rollback:
+            typer.echo(f"generation {live} holds" + (f"; a rollback is on its way: {rollback}" if rollback else ""))
     if not healthy:
         raise typer.Exit(1)
+
+
+def _generations(layout: Layout) -> tuple[int, str | None]:
+    """The generation that holds, and where a rollback stands."""
+    try:
+        found = read_generations(KafkaSettings(servers=layout.kafka_servers), "admission")
+    except KafkaLogError:
+        return 1, None
+    candidate = found.candidate
+    return found.live, f"generation {candidate.generation}, {candidate.phase.value}" if candidate else None
 
 
 def _jobs(flink: Flink) -> list[dict[str, Any]]:

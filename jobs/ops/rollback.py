@@ -3,6 +3,8 @@
 Every step can be taken again: what is on record in `headrace.generations` says where a crash came in between.
 """
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,25 +12,28 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import yaml
-from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import (
-    CoordinatorNotAvailableError,
-    KafkaError,
-    NotCoordinatorError,
-    UnknownTopicOrPartitionError,
-)
+from kafka.errors import UnknownTopicOrPartitionError
 
 from jobs.ops.diff import DecisionDiff, diff_decisions
 from jobs.ops.effective import batches, decisions_between, effective_batches, first_decided
 from jobs.ops.generation_topic import read_generations, write_generations
-from jobs.ops.generations import Candidate, Generations, Phase, finish, propose, require_candidate, to_phase
-from jobs.ops.snapshots import Snapshot
+from jobs.ops.generations import (
+    Candidate,
+    GenerationError,
+    Generations,
+    Phase,
+    finish,
+    propose,
+    require_candidate,
+    to_phase,
+)
 from jobs.ops.submit import submit
 from jobs.ops.target import Target, name_of
 from jobs.wiring.atomic_file import replacing
-from jobs.wiring.flink_rest import FlinkError, location_of
-from jobs.wiring.kafka_settings import KafkaSettings
-from jobs.wiring.kafka_topics import KafkaUnavailableError, admin_of, create_topic
+from jobs.wiring.flink_rest import Flink, FlinkError, local_path, location_of
+from jobs.wiring.kafka_log import TopicReader
+from jobs.wiring.kafka_offsets import committed_offsets, end_offsets
+from jobs.wiring.kafka_topics import admin_of, create_topic
 from jobs.wiring.settings import AdmissionSettings, load_settings
 from jobs.wiring.topic_catalog import CATALOG, decisions_topic
 from schemas.topics import Topic
@@ -50,35 +55,40 @@ class Rollback:
 
     # --- beginning -----------------------------------------------------------------------------------------------
 
-    def begin(self, snapshot: Snapshot | str | None, policies: Path | None) -> None:
-        """Propose the next generation, from a snapshot, or from the beginning of the log where it is None."""
-        path = snapshot.path.as_uri() if isinstance(snapshot, Snapshot) else snapshot
-        number = self.generations.newest + 1
-        settings = yaml.safe_load(self._target.settings_file.read_text(encoding="utf-8"))
-        settings |= {"generation": number, "start": "earliest-offset"}
-        if policies is not None:
-            # A copy: the replay and whoever looks at it later must read what was meant now.
-            kept = self._target.work.resolve() / f"policies-g{number}.yaml"
-            with replacing(kept) as out:
-                out.write(policies.read_bytes())
-            settings["policies"] = str(kept)
-        taken_ms = snapshot.taken_ms if isinstance(snapshot, Snapshot) else None
-        location = None if path is None else location_of(path.removeprefix("file://"))
-        self._record(propose(self.generations, location, taken_ms, yaml.safe_dump(settings)))
+    def begin(self, snapshot: str | None, policies: str | None) -> None:
+        """Propose the next generation, from a snapshot, or from the beginning of the log where it is None.
+
+        `policies`: the text of a policy file; None: those in force. Raises GenerationError.
+        """
+        if snapshot is not None and self._target.settings.delivery == "exactly-once":
+            raise GenerationError(
+                "with delivery exactly-once a job that starts from a snapshot aborts the open transactions of the job "
+                "that the snapshot is of, which still runs: --to beginning, or delivery at-least-once"
+            )
+        if policies is None and self._target.settings.policies is not None:
+            # What is replayed must not depend on what becomes of the file.
+            policies = self._target.settings.policies.read_text(encoding="utf-8")
+        self._record(propose(self.generations, snapshot and location_of(snapshot), policies))
 
     def replay(self) -> None:
         """Have the candidate's topic and job, however far an earlier try came. Raises FlinkError."""
         candidate = self.candidate
-        if candidate.phase not in (Phase.PREPARED, Phase.REPLAYING):
-            return
         flink = self._target.flink
-        spec = CATALOG[Topic.DECISIONS]
-        topic = decisions_topic(candidate.generation)
-        create_topic(self._kafka, topic, self._partitions(), spec.options, replication=-1)
         name = name_of(self._job, candidate.generation)
         running = flink.running(name)
+        if candidate.phase is Phase.REPLAYING:
+            if running is None:
+                # To start it again would write what it decided once more, perhaps otherwise, under the same ids.
+                why = (
+                    flink.last_failure(str(candidate.job_id)) if _knows(flink, candidate.job_id) else "Flink forgot it"
+                )
+                raise FlinkError(f"{name} runs no more ({why}): --abort, mend it, and begin the rollback again")
+            return
+        spec = CATALOG[Topic.DECISIONS]
+        topic = decisions_topic(candidate.generation)
+        create_topic(self._kafka, topic, len(self._ends()), spec.options, replication=-1)
         if running is None:
-            settings_file = self._settings_file(candidate)
+            settings_file = self._write_settings(candidate)
             settings = load_settings(settings_file)
             self._require_slots(settings)
             job_id = submit(
@@ -87,6 +97,7 @@ class Rollback:
                 self._target.environment,
                 candidate.restored_from,
                 parallelism=settings.parallelism,
+                rest=self._target.rest_options,
             )
             self._tell(f"{name}: submitted ({job_id})")
         else:
@@ -98,9 +109,14 @@ class Rollback:
     def catch_up(self, share: Share, timeout_s: float) -> dict[int, int]:
         """Wait until the candidate has decided all that the log holds now; returns its ends by partition."""
         ends = self._ends()
-        group = load_settings(self._settings_file(self.candidate)).generation_group
+        group = self._target.settings.model_copy(update={"generation": self.candidate.generation}).generation_group
         deadline = time.monotonic() + timeout_s
+        before = -1
         while (left := self._left(group, ends)) > 0:
+            # Marks of transactions and what retention took are counted too, and nobody can read them.
+            if left == before and not self._is_readable(group, ends):
+                break
+            before = left
             share(1 - left / max(sum(ends.values()), 1))
             if time.monotonic() > deadline:
                 raise FlinkError(
@@ -109,7 +125,7 @@ class Rollback:
             state = self._target.flink.state(str(self.candidate.job_id))
             if state not in ("RUNNING", "RESTARTING", "INITIALIZING", "CREATED"):
                 why = self._target.flink.last_failure(str(self.candidate.job_id))
-                raise FlinkError(f"the replay is {state}: {why}; mend it, then again, or --abort")
+                raise FlinkError(f"the replay is {state}: {why}; --abort, mend it, and begin the rollback again")
             time.sleep(POLL_S)
         return ends
 
@@ -126,18 +142,23 @@ class Rollback:
     # --- ending --------------------------------------------------------------------------------------------------
 
     def promote(self) -> None:
-        """Let the candidate hold: the record first, then the old job ends, so there is no time without decisions."""
-        if self.candidate.phase is not Phase.PROMOTING:
+        """Let the candidate hold: the record first, then the old job ends, so there is no time without decisions.
+
+        Raises FlinkError, and nothing changes, unless the candidate runs.
+        """
+        candidate = self.candidate
+        flink = self._target.flink
+        running = flink.require_running(name_of(self._job, candidate.generation))
+        flink.await_running(running.id, timeout_s=60)
+        if candidate.phase is not Phase.PROMOTING:
             self._record(to_phase(self.generations, Phase.PROMOTING))
         self._tell(f"generation {self.generations.live} holds")
-        flink = self._target.flink
+        self._write_settings(candidate).replace(self._target.settings_file)
         for generation in range(1, self.generations.newest + 1):
             old = flink.running(name_of(self._job, generation)) if generation != self.generations.live else None
             if old is not None:
                 flink.cancel(old.id)
                 self._tell(f"{old.name}: ended; its last checkpoint stays")
-        with replacing(self._target.settings_file) as out:
-            out.write(self.candidate.settings.encode())
         self._record(finish(self.generations))
 
     def abort(self) -> None:
@@ -152,6 +173,10 @@ class Rollback:
         topic = decisions_topic(candidate.generation)
         with admin_of(self._kafka) as admin, suppress(UnknownTopicOrPartitionError):
             admin.delete_topics([topic])
+        # Nobody may go on from what was taken back.
+        for folder in map(local_path, self._target.snapshot_folders):
+            if folder is not None and candidate.job_id is not None:
+                shutil.rmtree(folder / candidate.job_id, ignore_errors=True)
         self._tell(f"{topic}: deleted; generation {self.generations.live} holds as before")
         self._record(finish(self.generations))
 
@@ -163,13 +188,25 @@ class Rollback:
         return require_candidate(self.generations)
 
     def _record(self, generations: Generations) -> None:
+        if read_generations(self._kafka, self._job) != self.generations:
+            raise GenerationError("somebody else has moved this rollback on meanwhile: look at it again, then decide")
         write_generations(self._kafka, self._job, generations)
         self.generations = generations
 
-    def _settings_file(self, candidate: Candidate) -> Path:
-        path = self._target.work / f"headrace-g{candidate.generation}.yaml"
+    def _write_settings(self, candidate: Candidate) -> Path:
+        """The job's settings as they are now, but for what the candidate has of its own; for its owner alone."""
+        settings = yaml.safe_load(self._target.settings_file.read_text(encoding="utf-8")) or {}
+        settings["generation"] = candidate.generation
+        folder = self._target.settings_file.resolve().parent
+        if candidate.policies is not None:
+            policies = folder / f"policies-g{candidate.generation}.yaml"
+            with replacing(policies) as out:
+                out.write(candidate.policies.encode())
+            settings["policies"] = str(policies)
+        path = folder / f"headrace-g{candidate.generation}.yaml"
         with replacing(path) as out:
-            out.write(candidate.settings.encode())
+            os.fchmod(out.fileno(), 0o600)
+            out.write(yaml.safe_dump(settings).encode())
         return path
 
     def _require_slots(self, settings: AdmissionSettings) -> None:
@@ -180,9 +217,6 @@ class Rollback:
                 "add TaskManagers (local profile: headrace up --taskmanagers N)"
             )
 
-    def _partitions(self) -> int:
-        return len(self._ends())
-
     def _ends(self) -> dict[int, int]:
         return end_offsets(self._kafka, self._target.settings.events_topic)
 
@@ -190,26 +224,18 @@ class Rollback:
         done = committed_offsets(self._kafka, group, self._target.settings.events_topic)
         return sum(max(0, end - done.get(partition, 0)) for partition, end in ends.items())
 
+    def _is_readable(self, group: str, ends: Mapping[int, int]) -> bool:
+        """Whether any record that a job would see stands between where the group is and these ends."""
+        topic = self._target.settings.events_topic
+        done = committed_offsets(self._kafka, group, topic)
+        with TopicReader(self._kafka, topic) as reader:
+            left = [
+                it._replace(start=max(it.oldest, done.get(it.partition, 0)), end=ends[it.partition])
+                for it in reader.slices()
+                if done.get(it.partition, 0) < ends.get(it.partition, 0)
+            ]
+            return next(iter(reader.records(left)), None) is not None
 
-def end_offsets(kafka: KafkaSettings, topic: str) -> dict[int, int]:
-    """Where each partition of a topic ends now. Raises KafkaUnavailableError."""
-    try:
-        consumer = KafkaConsumer(**kafka.client_options(), bootstrap_timeout_ms=10_000)
-        try:
-            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-            return {at.partition: end for at, end in consumer.end_offsets(partitions).items()}
-        finally:
-            consumer.close()
-    except KafkaError as error:
-        raise KafkaUnavailableError(f"{topic} at {kafka.servers}: {error}") from error
 
-
-def committed_offsets(kafka: KafkaSettings, group: str, topic: str) -> dict[int, int]:
-    """How far a consumer group has come in each partition of a topic: a job's, as of its last checkpoint."""
-    with admin_of(kafka) as admin:
-        try:
-            found = admin.list_group_offsets({group: None})[group]
-        except (CoordinatorNotAvailableError, NotCoordinatorError):
-            # The broker has just begun to keep offsets, or moves them: nobody has committed here yet.
-            return {}
-    return {at.partition: offset.offset for at, offset in found.items() if at.topic == topic and offset.offset >= 0}
+def _knows(flink: Flink, job_id: str | None) -> bool:
+    return any(job.id == job_id for job in flink.jobs())

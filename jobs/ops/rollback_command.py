@@ -9,13 +9,12 @@ from rich.console import Console
 
 from jobs.ops.diff import DecisionDiff
 from jobs.ops.diff_view import print_diff
-from jobs.ops.generations import Phase
+from jobs.ops.generations import GenerationError, Phase
 from jobs.ops.log_options import time_us
 from jobs.ops.rollback import Rollback
 from jobs.ops.run_command import progress_on
-from jobs.ops.snapshots import Snapshot, SnapshotError, newest, snapshots
+from jobs.ops.snapshots import SnapshotError, newest, snapshots
 from jobs.ops.target import ConfigOption, FlinkOption, FolderOption, JobArgument, Target, name_of, target
-from jobs.wiring.flink_rest import location_of
 from jobs.wiring.policies import load_policies
 
 BEGINNING = "beginning"
@@ -51,20 +50,31 @@ def rollback(
     at = target(folder, flink, config)
     console = Console(stderr=True)
     it = Rollback(at, job, console.print)
+    if policies is not None and to is None:
+        raise typer.BadParameter("--policies: are chosen when a rollback begins, with --to")
     if to is not None:
         if policies is not None:
             load_policies(policies)
-        snapshot = _snapshot(at, to)
-        it.begin(snapshot, policies)
+        it.begin(_snapshot(at, to, it), policies.read_text(encoding="utf-8") if policies else None)
         origin = it.candidate.restored_from or "the beginning of the log"
         console.print(f"generation {it.candidate.generation}: from {origin}", soft_wrap=True)
-    ended = _go_on(it, job, timeout, examples, console, promote=promote, abort=abort)
+    if promote and it.candidate.phase is Phase.ABORTING:
+        raise GenerationError("this rollback is being aborted: --abort ends it")
+    ended = _go_on(it, job, timeout, examples, console, promote=promote, abort=abort, shows=not as_json)
     if as_json:
         typer.echo(msgspec.json.encode(ended).decode())
 
 
 def _go_on(
-    it: Rollback, job: str, timeout: float, examples: int, console: Console, *, promote: bool, abort: bool
+    it: Rollback,
+    job: str,
+    timeout: float,
+    examples: int,
+    console: Console,
+    *,
+    promote: bool,
+    abort: bool,
+    shows: bool,
 ) -> dict[str, object]:
     generation = it.candidate.generation
     if abort or it.candidate.phase is Phase.ABORTING:
@@ -79,7 +89,8 @@ def _go_on(
             with steps.step("Comparing"):
                 # Who promotes has seen the examples.
                 found = it.compare(ends, 0 if promote else examples)
-        print_diff(Console(), found, f"generation {it.generations.live}, in force", f"generation {generation}")
+        if shows:
+            print_diff(Console(), found, f"generation {it.generations.live}, in force", f"generation {generation}")
     if promote or it.candidate.phase is Phase.PROMOTING:
         it.promote()
         return {"generation": generation, "outcome": "promoted", "diff": found and _facts(found)}
@@ -96,16 +107,21 @@ def _facts(found: DecisionDiff) -> dict[str, object]:
     }
 
 
-def _snapshot(at: Target, to: str) -> Snapshot | str | None:
+def _snapshot(at: Target, to: str, it: Rollback) -> str | None:
     if to == BEGINNING:
         return None
     if "/" in to:
-        return location_of(to)
+        return to
+    # A running job deletes its older checkpoints; one that is chosen now may be gone when the replay starts.
+    running = {job.id for job in at.flink.jobs() if not job.is_over}
+    candidate = it.generations.candidate
+    if candidate is not None and candidate.job_id is not None:
+        running.add(candidate.job_id)
     before_ms = time_us(to) // 1_000
-    found = newest(snapshots(*at.snapshot_folders), before_ms)
+    found = newest(snapshots(*at.snapshot_folders, without_jobs=running), before_ms)
     if found is None:
         raise SnapshotError(
-            f"no snapshot in {', '.join(at.snapshot_folders) or 'any known folder'} was complete before {to}; "
+            f"no savepoint in {', '.join(at.snapshot_folders) or 'any known folder'} was complete before {to}; "
             "--to beginning replays the whole log"
         )
-    return found
+    return str(found.path)

@@ -1,6 +1,6 @@
 """Savepoints and retained checkpoints that a job can go on from, on a file system that this machine sees."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +18,12 @@ class Snapshot(NamedTuple):
     taken_ms: int
 
 
-def snapshots(*folders: str) -> list[Snapshot]:
-    """All complete snapshots in these folders, the newest first. Raises SnapshotError where one can't be listed."""
-    found = [snapshot for folder in folders for snapshot in _below(folder)]
+def snapshots(*folders: str, without_jobs: Collection[str] = ()) -> list[Snapshot]:
+    """All complete snapshots in these folders, the newest first, without checkpoints of the jobs with these ids.
+
+    Raises SnapshotError where a folder can't be listed.
+    """
+    found = [it for folder in folders for it in _below(folder) if it.path.parent.name not in without_jobs]
     return sorted(found, key=lambda snapshot: -snapshot.taken_ms)
 
 

@@ -13,6 +13,9 @@ from jobs.wiring.flink_rest import FlinkError
 JOB_MODULES: Final = {"admission": "jobs.admission"}
 """What can be submitted, by the name that commands take."""
 
+SECRETS: Final = "HEADRACE_KAFKA__SASL_"
+"""Beginning of the names of variables that a job may be given by its environment alone."""
+
 _JOB_ID: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
 
 
@@ -21,9 +24,15 @@ class SubmitError(FlinkError):
 
 
 def submit(
-    job: str, settings: Path, environment: Mapping[str, str], restore_from: str | None = None, *, parallelism: int = 1
+    job: str,
+    settings: Path,
+    environment: Mapping[str, str],
+    restore_from: str | None = None,
+    *,
+    parallelism: int = 1,
+    rest: Mapping[str, str] | None = None,
 ) -> str:
-    """Run `flink run -d` and return the job's id. Raises SubmitError."""
+    """Run `flink run -d` and return the job's id. `rest`: options that name another cluster. Raises SubmitError."""
     restore = ["--fromSavepoint", restore_from] if restore_from else []
     command = [
         str(flink_home() / "bin" / "flink"),
@@ -32,13 +41,19 @@ def submit(
         "--parallelism",
         str(parallelism),
         *restore,
+        *(f"-D{name}={value}" for name, value in (rest or {}).items()),
         "-pym",
         JOB_MODULES[job],
         "--config",
         str(settings.resolve()),
     ]
-    # HEADRACE_... of this shell would win over the file, and the file is what is on record.
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    # HEADRACE_... of this shell would win over the file, and the file is what is on record. But for secrets, which
+    # need not stand in a file.
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HEADRACE_") or name.startswith(SECRETS)
+    }
     done = subprocess.run(  # noqa: S603 - a command of our own
         command, env={**inherited, **environment}, capture_output=True, text=True, errors="replace", check=False
     )

@@ -4,13 +4,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 import typer
 
 from jobs.ops.local.cluster import layout_of
 from jobs.ops.local.flink import flink_environment
-from jobs.ops.local.layout import DEFAULT_FOLDER
-from jobs.ops.submit import JOB_MODULES
+from jobs.ops.submit import JOB_MODULES, SECRETS
 from jobs.wiring.flink_rest import Flink
 from jobs.wiring.names import job_name
 from jobs.wiring.settings import AdmissionSettings, SettingsError, load_settings
@@ -35,17 +35,13 @@ class Target(NamedTuple):
     settings: AdmissionSettings
     environment: Mapping[str, str]
     snapshot_folders: tuple[str, ...]
-    work: Path
-    """Where settings of further generations are kept."""
-
-    @property
-    def savepoints(self) -> str | None:
-        """Where savepoints go, None: where the cluster's configuration says."""
-        return None
+    rest_options: Mapping[str, str]
+    """What tells `flink run` where the cluster is, where its configuration does not."""
 
 
 def target(folder: Path, url: str | None, config: Path | None) -> Target:
     """The cluster that was meant. Raises LocalError, SettingsError."""
+    _refuse_environment()
     if url is None:
         layout = layout_of(folder)
         settings_file = config or layout.settings
@@ -55,12 +51,26 @@ def target(folder: Path, url: str | None, config: Path | None) -> Target:
             load_settings(settings_file),
             flink_environment(layout),
             (str(layout.savepoints), str(layout.checkpoints)),
-            layout.folder,
+            {},
         )
     if config is None:
         raise SettingsError("--flink: name the settings of the job too, with --config")
     folders = tuple(filter(None, (os.environ.get("FLINK_SAVEPOINTS"), os.environ.get("FLINK_CHECKPOINTS"))))
-    return Target(Flink(url), config, load_settings(config), {}, folders, DEFAULT_FOLDER.parent)
+    return Target(Flink(url), config, load_settings(config), {}, folders, _rest_options(url))
+
+
+def _rest_options(url: str) -> dict[str, str]:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+        raise SettingsError(f"--flink: {url} must be http://HOST:PORT, as `flink run` can't be told of anything else")
+    return {"rest.address": parts.hostname, "rest.port": str(parts.port or 8081)}
+
+
+def _refuse_environment() -> None:
+    """Settings of a job that runs stand in its file: what a shell has besides would be this command's view alone."""
+    for name in sorted(os.environ):
+        if name.startswith("HEADRACE_") and not name.startswith(SECRETS):
+            raise SettingsError(f"{name}: this command takes settings from the job's file alone; unset it")
 
 
 def name_of(job: str, generation: int) -> str:

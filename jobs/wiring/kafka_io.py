@@ -13,7 +13,7 @@ from pyflink.java_gateway import get_gateway
 from pyflink.table import StreamTableEnvironment
 
 from jobs.wiring.names import Uid
-from jobs.wiring.record_keys import record_keys
+from jobs.wiring.record_keys import KEY_PATTERN, record_keys
 from jobs.wiring.settings import AdmissionSettings
 from schemas.topics import Topic
 from udfs.operators.keyed_fold import RECORD_ROW
@@ -66,7 +66,7 @@ class KafkaTables:
               SELECT *, ARRAY[{keys}][shard + 1] AS routing_key
               FROM (
                 SELECT *, CASE WHEN number BETWEEN 0 AND {shards - 1} THEN number ELSE 0 END AS shard
-                FROM (SELECT *, TRY_CAST(SPLIT_INDEX(DECODE(`key`, 'US-ASCII'), '.', 0) AS INT) AS number
+                FROM (SELECT *, TRY_CAST(REGEXP_EXTRACT(DECODE(`key`, 'US-ASCII'), '{KEY_PATTERN}', 1) AS INT) AS number
                       FROM `{Uid.EVENTS_SOURCE.value}`)
               )
             )""")  # noqa: S608 - numbers and names of our own
@@ -107,11 +107,16 @@ class KafkaTables:
     def _create(self, uid: Uid, topic: str, columns: str, options: Mapping[str, str]) -> None:
         kafka = {f"properties.{name}": value for name, value in self._settings.kafka.flink_properties().items()}
         given = {"connector": "kafka", "topic": topic, **kafka, **options}
-        quoted = ", ".join(f"'{name}' = '{value}'" for name, value in given.items())
+        quoted = ", ".join(f"'{name}' = {_literal(value)}" for name, value in given.items())
         self._tables.execute_sql(f"CREATE TEMPORARY TABLE `{uid.value}` ({columns}) WITH ({quoted})")
 
     def _name_uids(self, uid: Uid) -> None:
         self._tables.get_config().set("table.exec.uid.format", f"{uid.value}-<transformation>")
+
+
+def _literal(value: str) -> str:
+    """A string as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _keyed(rows: DataStream) -> KeyedStream:

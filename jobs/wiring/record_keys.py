@@ -1,16 +1,19 @@
-"""Keys of records in Kafka: one a shard, such that any client's own partitioner agrees with every other's.
+"""Keys of records in Kafka: one a shard, such that Kafka's default partitioner spreads them evenly in any client.
 
-Kafka's default partitioner (Java, kafka-python, librdkafka's murmur2) takes murmur2 of the key modulo the partitions.
-With bare shard numbers as keys, 32 shards leave a third of 32 partitions empty. So a shard's key is its number and a
-suffix that is searched for once, such that murmur2 modulo 128 is the shard: shard i then lies in partition i modulo
-the count, for every count of partitions that divides 128. The keys are contracts: the order within a tenant holds as
-long as its shard stays in one partition.
+Kafka's default partitioner (Java, kafka-python; librdkafka with `partitioner=murmur2`) takes murmur2 of the key modulo
+the partitions. With bare shard numbers as keys, 32 shards leave a third of 32 partitions empty. So a shard's key is its
+number and a suffix that is searched for once, such that murmur2 modulo 128 is the shard: shard i then lies in partition
+i modulo the count, for every count of partitions that divides 128. The keys are contracts: the order within a tenant
+holds as long as its shard stays in one partition.
 """
 
 from itertools import count
 from typing import Final
 
 from kafka.partitioner.default import murmur2
+
+KEY_PATTERN: Final = "^([0-9]{1,3})([.]|$)"
+"""What a key begins with that names a shard, as a regular expression in an SQL string."""
 
 _MODULUS: Final = 128
 """As many as there can be shards; what divides it are the counts of partitions that are spread evenly."""

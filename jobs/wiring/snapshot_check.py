@@ -32,8 +32,10 @@ def check_snapshot(env: "StreamExecutionEnvironment", fold: str, fold_uid: str, 
     (fold_id,) = (operator for operator, uid in ours.items() if uid == fold_uid)
     try:
         states = {state.getOperatorID().toHexString(): state for state in _stored(path)}
+        names = _state_names(states[fold_id]) if fold_id in states else frozenset()
     except Py4JJavaError as error:
-        cause = str(error.java_exception.getMessage()).splitlines()[0]
+        said = error.java_exception.getMessage() or error.java_exception.getClass().getSimpleName()
+        cause = str(said).partition("\n")[0]
         raise SnapshotMismatchError(f"{path} can't be read as a savepoint or checkpoint: {cause}") from error
     if fold_id not in states:
         raise SnapshotMismatchError(f"{path} has no state of {fold_uid}: it is of another job, or of files not Kafka")
@@ -48,7 +50,7 @@ def check_snapshot(env: "StreamExecutionEnvironment", fold: str, fold_uid: str, 
             f"{path} has {states[fold_id].getMaxParallelism()} key groups, this job {MAX_PARALLELISM}: "
             "it was written with another pipeline.max-parallelism and can't be read"
         )
-    forms = [found for name in _state_names(states[fold_id]) if (found := form_in(name, fold)) is not None]
+    forms = [found for name in names if (found := form_in(name, fold)) is not None]
     for stored in forms:
         why = why_unreadable(stored, form)
         if why is not None:

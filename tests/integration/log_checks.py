@@ -12,8 +12,8 @@ from kafka import KafkaProducer
 from jobs.ops import azure_trace
 from jobs.ops.effective import effective_batches
 from jobs.ops.generation_topic import read_generations
-from jobs.ops.rollback import committed_offsets, end_offsets
 from jobs.wiring.kafka_log import TopicReader
+from jobs.wiring.kafka_offsets import committed_offsets, end_offsets
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.policies import load_policies
 from jobs.wiring.record_keys import record_keys, shard_of_key

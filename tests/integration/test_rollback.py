@@ -10,10 +10,14 @@ from typer.testing import CliRunner
 
 from jobs.ops.cli import app
 from jobs.ops.generation_topic import read_generations
-from jobs.ops.generations import Phase
+from jobs.ops.generations import GenerationError, Generations, Phase
 from jobs.ops.rollback import Rollback
 from jobs.ops.target import target
+from jobs.wiring.flink_rest import Flink, FlinkError
+from jobs.wiring.kafka_log import TopicMissingError, TopicReader
 from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.wiring.names import job_name
+from jobs.wiring.topic_catalog import decisions_topic
 from tests.integration.conftest import cluster
 from tests.integration.log_checks import DEMO_POLICIES, await_decided, decided, replayed, send, trace_records
 
@@ -29,7 +33,9 @@ def headrace(*arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_what_holds_after_a_rollback_never_had_the_wrong_policy(tmp_path: Path) -> None:
+def test_what_holds_after_a_rollback_never_had_the_wrong_policy(  # noqa: PLR0915 - one cluster takes a minute to start
+    tmp_path: Path,
+) -> None:
     records = trace_records(2_000)
     folder = tmp_path / "local"
     wrong = tmp_path / "wrong.yaml"
@@ -47,45 +53,79 @@ def test_what_holds_after_a_rollback_never_had_the_wrong_policy(tmp_path: Path) 
         should_be = replayed(servers, DEMO_POLICIES)
         assert wrongly != should_be
 
+        kafka = KafkaSettings(servers=servers)
+        flink = Flink(running.layout.rest_url)
+
         # Abort leaves everything as it was.
         begin = ("rollback", "admission", "--to", snapshot, "--policies", str(DEMO_POLICIES), *at, "--json")
-        shown = msgspec.json.decode(headrace(*begin).splitlines()[-1])
+        shown = msgspec.json.decode(headrace(*begin))
         assert shown["outcome"] == "replayed"
         assert shown["diff"]["changed"] > 0
+        assert flink.running(job_name("admission", 2)) is not None
+        candidate_id = flink.require_running(job_name("admission", 2)).id
         headrace("rollback", "admission", "--abort", *at)
         assert decided(servers) == wrongly
+        assert flink.running(job_name("admission", 2)) is None
+        assert flink.running(job_name("admission", 1)) is not None
+        assert not (running.layout.checkpoints / candidate_id).exists()
+        with pytest.raises(TopicMissingError):
+            TopicReader(kafka, decisions_topic(2))
 
-        # A crash after each step: whoever runs the command again goes on from what is on record.
+        # A candidate that died is not started again into a topic that holds half of its decisions.
         def again() -> Rollback:
             return Rollback(target(folder, None, None), "admission", print)
 
-        again().begin(snapshot, DEMO_POLICIES)
+        policies = DEMO_POLICIES.read_text()
+        begun = again()
+        begun.begin(snapshot, policies)
+        begun.replay()
+        flink.cancel(str(begun.candidate.job_id))
+        with pytest.raises(FlinkError, match="runs no more"):
+            again().replay()
+        with pytest.raises(FlinkError, match="does not run"):
+            again().promote()
+        assert flink.running(job_name("admission", 1)) is not None
+        headrace("rollback", "admission", "--abort", *at)
+
+        # A crash at each step: whoever runs the command again goes on from what is on record.
+        again().begin(snapshot, policies)
         first = again()
-        record = first._record
-        first._record = lambda _: None  # type: ignore[method-assign,assignment]  # the job runs, the record does not say
-        first.replay()
-        second = again()
-        assert second.candidate.phase is Phase.PREPARED
+        with pytest.raises(KeyboardInterrupt):
+            _crash_when_recording(first).replay()
+        assert again().candidate.phase is Phase.PREPARED
+        assert flink.running(job_name("admission", 4)) is not None
         headrace("rollback", "admission", *at)
         assert decided(servers) == wrongly
+        stale = again()
         third = again()
         third._target.flink.cancel = _crash  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             third.promote()
-        del record
+        assert again().candidate.phase is Phase.PROMOTING
+        with pytest.raises(GenerationError, match="somebody else"):
+            stale.abort()
 
         headrace("rollback", "admission", *at)
-        assert read_generations(KafkaSettings(servers=servers), "admission").lineage == (1, 3)
+        assert read_generations(kafka, "admission").lineage == (1, 4)
+        assert flink.running(job_name("admission", 1)) is None
         assert decided(servers) == should_be
 
         # The generation that was promoted goes on.
         send(servers, trace_records(100, batch_events=7)[:40])
-        await_decided(servers, "headrace-admission-g3")
+        await_decided(servers, "headrace-admission-g4")
         assert decided(servers) == replayed(servers, DEMO_POLICIES)
 
 
 def _crash(job_id: str, timeout_s: float = 0) -> None:
     raise KeyboardInterrupt(job_id, timeout_s)
+
+
+def _crash_when_recording(rollback: Rollback) -> Rollback:
+    def crash(generations: Generations) -> None:
+        raise KeyboardInterrupt(generations)
+
+    rollback._record = crash  # type: ignore[method-assign]
+    return rollback
 
 
 @pytest.mark.slow

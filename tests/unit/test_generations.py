@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS: dict[str, Callable[[Generations], Generations]] = {
-    "propose": lambda now: propose(now, "file:///savepoints/1", 1_000, "profile: cluster"),
+    "propose": lambda now: propose(now, "file:///savepoints/1", "version: 1"),
     "replay": lambda now: to_phase(now, Phase.REPLAYING, "job"),
     "promote": lambda now: to_phase(now, Phase.PROMOTING),
     "abort": lambda now: to_phase(now, Phase.ABORTING),
@@ -102,7 +102,9 @@ def decision(name: str, **further: Any) -> Decision:
 
 def test_a_generation_holds_from_the_first_record_of_each_shard_in_whatever_order_it_is_read() -> None:
     found = [batch(1, 0, 9, "b"), batch(1, 0, 7), batch(2, 0, 8, "c"), batch(3, None, None, "from a file")]
-    assert first_decided(found) == {1: 7, 2: 8}
+    # A record whose key names no shard is folded as one of shard 0, in whatever partition it stands.
+    found += [batch(0, 5, 120), batch(0, 0, 1_000_000)]
+    assert first_decided(found) == {(1, 0): 7, (2, 0): 8, (0, 5): 120, (0, 0): 1_000_000}
 
 
 def test_a_comparison_is_cut_at_the_same_records_on_both_sides() -> None:
@@ -113,5 +115,5 @@ def test_a_comparison_is_cut_at_the_same_records_on_both_sides() -> None:
         batch(1, 0, 12, "after the end"),
         batch(2, 1, 7, "of a shard that was not replayed"),
     ]
-    kept = [it.decision_id for it in decisions_between(found, {1: 7}, {0: 12, 1: 50})]
+    kept = [it.decision_id for it in decisions_between(found, {(1, 0): 7}, {0: 12, 1: 50})]
     assert kept == ["first", "last"]

@@ -9,13 +9,16 @@ from typing import Final, TypeAlias
 import msgspec
 import yaml
 
+from jobs.ops.generation_topic import read_generations
 from jobs.ops.local import flink, kafka, postgres
 from jobs.ops.local.jars import fetch_jars
 from jobs.ops.local.layout import Layout, LocalError, Ports
 from jobs.ops.local.processes import Started, end, require_free
+from jobs.ops.snapshots import snapshots
 from jobs.ops.submit import submit
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.flink_rest import Flink
+from jobs.wiring.kafka_offsets import committed_offsets
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.kafka_topics import create_catalog
 from jobs.wiring.names import job_name
@@ -30,6 +33,7 @@ class Record(msgspec.Struct, frozen=True):
 
     base_port: int
     profile: str
+    flink_options: dict[str, str]
     processes: tuple[Started, ...]
 
     def find(self, name: str) -> Started | None:
@@ -69,21 +73,23 @@ class Up:
     ) -> None:
         """`tell` is told of each step that is done. `flink_options` win over those of the profile."""
         self._layout = layout
-        self._flink_options = flink_options or {}
         self._tell = tell
         before = read_record(layout.folder)
         if before is not None and before.alive and before.base_port != layout.ports.base:
             raise LocalError(f"{layout.folder} runs on ports from {before.base_port}; headrace down first")
         if before is None and layout.folder.is_dir() and any(layout.folder.iterdir()):
             raise LocalError(f"{layout.folder} is not empty and not of a local profile; choose another folder")
-        self._record = Record(layout.ports.base, profile, tuple(before.alive) if before else ())
+        alive = tuple(before.alive) if before else ()
+        # A repair must not change what the rest was started with.
+        options = before.flink_options if before is not None and flink_options is None else dict(flink_options or {})
+        self._record = Record(layout.ports.base, profile, options, alive)
 
     def run(self, *, taskmanagers: int, policies: Path | None, submits: bool, with_postgres: bool = True) -> None:
         """Start it all. What was started stays when a later step fails; the next call goes on from there."""
         layout = self._layout
         jars = fetch_jars()
         if self._record.find(flink.JOBMANAGER) is None:
-            flink.prepare_flink(layout, jars, self._record.profile, self._flink_options)
+            flink.prepare_flink(layout, jars, self._record.profile, self._record.flink_options)
         self._save()
         self._start(
             kafka.NAME, (layout.ports.kafka, layout.ports.kafka_controller), lambda: kafka.start_kafka(layout, jars)
@@ -136,6 +142,16 @@ class Up:
         job = cluster.running(name)
         if job is not None:
             self._tell(f"{name}: runs already ({job.id})")
+            return
+        live = read_generations(settings.kafka, "admission").live
+        before = snapshots(str(self._layout.savepoints), str(self._layout.checkpoints))
+        if (
+            before
+            or live != settings.generation
+            or committed_offsets(settings.kafka, settings.generation_group, settings.events_topic)
+        ):
+            # To begin anew would decide the log again, perhaps otherwise, under the same ids.
+            self._tell(f"{name}: was stopped or has failed; headrace restore admission --from latest goes on")
             return
         environment = flink.flink_environment(self._layout)
         job_id = submit("admission", self._layout.settings, environment, parallelism=settings.parallelism)

@@ -76,15 +76,23 @@ def _signal(send: Callable[[], None]) -> None:
 
 
 def wait_until(ready: Callable[[], bool], started: Started, timeout_s: float) -> None:
-    """Wait for `ready`. Raises LocalError when the process ends or time is up, with the end of its log."""
-    deadline = time.monotonic() + timeout_s
+    """Wait for `ready`. Ends the process and raises LocalError when it ends or time is up, with the end of its log."""
+    try:
+        _wait(ready, started, time.monotonic() + timeout_s)
+    except BaseException:
+        # It is on no record yet: nobody would find it again.
+        end(started)
+        raise
+
+
+def _wait(ready: Callable[[], bool], started: Started, deadline: float) -> None:
     while not ready():
         if started.process() is None:
             raise LocalError(
                 f"{started.name} ended as it started; the end of {started.log}:\n{tail(Path(started.log))}"
             )
         if time.monotonic() > deadline:
-            raise LocalError(f"{started.name} is not ready after {timeout_s:.0f} s; see {started.log}")
+            raise LocalError(f"{started.name} takes too long to be ready; see {started.log}")
         time.sleep(0.1)
 
 
