@@ -91,6 +91,8 @@ def _of_this_machine(layout: Layout) -> dict[str, Any]:
         # A laptop's share: three JVMs beside a broker and a database.
         "jobmanager.memory.process.size": "1g",
         "taskmanager.memory.process.size": "2g",
+        # The throughput profile's gigabyte for the interpreter does not fit that; with it no TaskManager starts.
+        "taskmanager.memory.task.off-heap.size": "384m",
         # How stale `headrace status` may be; the default is 10 s.
         "metrics.fetcher.update-interval": "1000",
         # As soon does a new JobManager take over from one that was killed; the default is a minute.
