@@ -2,11 +2,13 @@
 
 import logging
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
@@ -158,11 +160,19 @@ def config(
     table = Table(box=None, pad_edge=False)
     for title in ("setting", "value", "meaning"):
         table.add_column(title)
+    for name, value, meaning in _rows(settings):
+        table.add_row(name, value, meaning)
+    Console().print(table)
+
+
+def _rows(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield from _rows(value, f"{prefix}{name}.")
+            continue
         shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        table.add_row(name, shown or "-", field.description or "")
-    Console().print(table)
+        yield prefix + name, shown or "-", field.description or ""
 
 
 def _version(*, wanted: bool) -> None:

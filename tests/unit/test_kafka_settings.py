@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from jobs.ops.cli import app
 from jobs.ops.snapshots import Snapshot, SnapshotError, newest, snapshots
 from jobs.ops.submit import _why
 from jobs.wiring.kafka_settings import KafkaSettings
@@ -61,6 +63,17 @@ def test_shards_are_spread_evenly_by_the_partitioner_of_any_client(partitions: i
     keys = record_keys(128)
     assert [partition_of(key, partitions) for key in keys] == [shard % partitions for shard in range(128)]
     assert [shard_of_key(key, 128) for key in keys] == list(range(128))
+
+
+def test_config_shows_every_nested_setting_and_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for name, value in SASL.items():
+        monkeypatch.setenv(f"HEADRACE_KAFKA__{name.upper()}", value)
+    for arguments in ((), ("--json",)):
+        said = CliRunner().invoke(app, ["config", *arguments]).stdout
+        assert "s3cret-word" not in said
+        assert "sasl_password" in said
+        assert "headrace" in said
 
 
 def test_every_topic_has_a_make() -> None:
