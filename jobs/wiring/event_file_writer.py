@@ -1,11 +1,9 @@
 """Events into files, in log order, whole files or none."""
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import msgspec
 
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.event_files import has_gzip_name, length_prefix
@@ -13,7 +11,6 @@ from schemas.codec import encode_events
 from schemas.events import Event, Heartbeat
 from schemas.json_lines import encode_line
 from schemas.topics import SHARD_COUNT, shard_of
-from udfs.domain.watermark import NO_WATERMARK, WatermarkPolicy, WatermarkState, observe
 
 BATCH_EVENTS: Final = 500
 BATCH_AGE_US: Final = 5_000
@@ -104,23 +101,3 @@ def write_json_lines(path: str | PathLike[str], events: Iterable[Event], *, gzip
             out.write(encode_line(event) + b"\n")
             written += 1
     return written
-
-
-def stamp_watermarks(
-    events: Iterable[Event], states: MutableMapping[str, WatermarkState], policy: WatermarkPolicy
-) -> Iterator[Event]:
-    """Give each event that has no watermark the adaptive one of its source, kept in `states`.
-
-    Pure: the stamps follow from the events so far, so it is done once, when a file is written, and not when a job reads
-    it, which may start in the middle. Events stamped before pass as they are and teach nothing; so do heartbeats, which
-    tell of a shard and of no source. An event stays without a watermark until its source has one.
-    """
-    for event in events:
-        if event.watermark_us or isinstance(event, Heartbeat):
-            yield event
-            continue
-        state = states.get(event.source)
-        if state is None:
-            state = states[event.source] = WatermarkState()
-        watermark_us = observe(state, policy, event.event_time_us).watermark_us
-        yield event if watermark_us == NO_WATERMARK else msgspec.structs.replace(event, watermark_us=watermark_us)

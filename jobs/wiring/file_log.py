@@ -16,7 +16,7 @@ import msgspec
 from typing_extensions import Self
 
 from jobs.wiring.byte_stream import ByteStream, open_stream, read_fully
-from jobs.wiring.event_file_writer import shards_of, stamp_watermarks, write_event_file, write_json_lines
+from jobs.wiring.event_file_writer import shards_of, write_event_file, write_json_lines
 from jobs.wiring.event_files import (
     MAX_RECORD_BYTES,
     EventFile,
@@ -43,7 +43,6 @@ __all__ = [
     "open_event_file",
     "plan",
     "plan_files",
-    "stamp_watermarks",
     "write_event_file",
     "write_json_lines",
 ]

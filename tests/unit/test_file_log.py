@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from jobs.wiring import file_log
@@ -24,7 +23,6 @@ from jobs.wiring.file_log import (
     open_event_file,
     plan,
     plan_files,
-    stamp_watermarks,
     write_event_file,
     write_json_lines,
 )
@@ -33,7 +31,6 @@ from schemas.codec import MAX_EVENT_BYTES, decode_events, encode_events
 from schemas.dead_letters import DeadLetterReason, Position
 from schemas.json_lines import encode_line
 from schemas.topics import shard_of
-from udfs.domain.watermark import NO_WATERMARK, WatermarkPolicy, WatermarkState, observe
 
 FORMATS = ["events.jsonl", "events.jsonl.gz", "events.pb", "events.pb.gz"]
 
@@ -469,36 +466,3 @@ def test_a_place_that_can_not_be_written_to_gets_one_clear_line(tmp_path: Path) 
     for path, message in ((tmp_path, "is a directory"), (tmp_path / "none" / "a.pb", "no such file or directory")):
         with pytest.raises(OutputFileError, match=message):
             write_event_file(path, [chunk(1)])
-
-
-# --- watermarks ------------------------------------------------------------------------------------------------------
-
-
-def test_each_source_is_stamped_by_its_own_watermark() -> None:
-    policy = WatermarkPolicy(confirmations=2)
-    events = [chunk(number, source=f"gateway-{number % 2}") for number in range(40)]
-    stamped = list(stamp_watermarks(events, {}, policy))
-    for source in ("gateway-0", "gateway-1"):
-        state = WatermarkState()
-        for event, found in zip(events, stamped, strict=True):
-            if event.source == source:
-                expected = observe(state, policy, event.event_time_us).watermark_us
-                assert found.watermark_us == (0 if expected == NO_WATERMARK else expected)
-    assert [event.watermark_us for event in stamped[:2]] == [0, 0]
-    assert all(event.watermark_us for event in stamped[2:])
-    assert [msgspec.structs.replace(event, watermark_us=0) for event in stamped] == events
-
-
-def test_stamping_goes_on_from_its_states() -> None:
-    policy = WatermarkPolicy()
-    events = [chunk(number * 37 % 50) for number in range(50)]
-    states: dict[str, WatermarkState] = {}
-    in_two = [*stamp_watermarks(events[:20], states, policy), *stamp_watermarks(events[20:], states, policy)]
-    assert in_two == list(stamp_watermarks(events, {}, policy))
-
-
-def test_what_was_stamped_before_and_heartbeats_pass_as_they_are() -> None:
-    stamped = msgspec.structs.replace(chunk(1), watermark_us=7)
-    states: dict[str, WatermarkState] = {}
-    assert list(stamp_watermarks([stamped, heartbeat(5)], states, WatermarkPolicy())) == [stamped, heartbeat(5)]
-    assert states == {}
