@@ -151,7 +151,7 @@ class Up:
             or committed_offsets(settings.kafka, settings.generation_group, settings.events_topic)
         ):
             # To begin anew would decide the log again, perhaps otherwise, under the same ids.
-            self._tell(f"{name}: was stopped or has failed; headrace restore admission --from latest goes on")
+            self._tell(f"{name}: was stopped or has failed; go on with: headrace restore admission --from latest")
             return
         environment = flink.flink_environment(self._layout)
         job_id = submit("admission", self._layout.settings, environment, parallelism=settings.parallelism)
