@@ -5,7 +5,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from jobs.ops.generations import Generations
-from jobs.wiring.kafka_log import TopicReader
+from jobs.wiring.kafka_log import KafkaLogError, TopicReader
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.kafka_topics import KafkaUnavailableError
 from schemas.topics import Topic
@@ -17,7 +17,11 @@ def read_generations(kafka: KafkaSettings, job: str) -> Generations:
     with TopicReader(kafka, Topic.GENERATIONS.value) as reader:
         for record in reader.records(reader.slices()):
             if record.key == job.encode() and record.value:
-                found = msgspec.json.decode(record.value, type=Generations)
+                try:
+                    found = msgspec.json.decode(record.value, type=Generations)
+                except msgspec.DecodeError as error:
+                    where = f"{Topic.GENERATIONS.value}: partition {record.partition}, offset {record.offset}"
+                    raise KafkaLogError(f"{where}: not a record of this release: {error}") from error
     return found
 
 

@@ -1,6 +1,8 @@
 """`headrace savepoint`, `stop` and `restore`: what an operator does with a running job."""
 
 import os
+import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -25,6 +27,8 @@ TargetDirectory: TypeAlias = Annotated[
     str | None, typer.Option("--to", metavar="DIRECTORY", help="Where the savepoint goes; else as configured.")
 ]
 LATEST = "latest"
+DATED_WITHIN_US = 600_000_000
+"""A policy that was dated within the last ten minutes is meant to hold from now on."""
 NOTHING = "nothing"
 
 
@@ -142,11 +146,25 @@ def _change_settings(at: Target, policies: Path | None, parallelism: int | None)
         return
     settings = yaml.safe_load(at.settings_file.read_text(encoding="utf-8"))
     if policies is not None:
-        load_policies(policies)
+        _warn_of_undated(at, policies)
         settings["policies"] = str(policies.resolve())
     if parallelism is not None:
         settings["parallelism"] = parallelism
     _write(at.settings_file, yaml.safe_dump(settings).encode())
+
+
+def _warn_of_undated(at: Target, policies: Path) -> None:
+    """Say which policies reach back: the input that a snapshot holds as a log is folded again by those given now."""
+    before = load_policies(at.settings.policies).policies if at.settings.policies else ()
+    now_us = time.time_ns() // 1_000
+    for policy in load_policies(policies).policies:
+        if policy not in before and policy.effective_from_us < now_us - DATED_WITHIN_US:
+            since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            warning = (
+                f"warning: policy {policy.id} is new or changed and holds for the past too: what the snapshot logged "
+                f"is decided by it again. To change it from now on, date it: effective_from: {since}"
+            )
+            Console(stderr=True).print(warning, soft_wrap=True, highlight=False)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -35,7 +35,9 @@ def up(
     profile: Annotated[
         str | None, typer.Option(help="Configuration in flink-conf: latency or throughput.", show_default="latency")
     ] = None,
-    taskmanagers: Annotated[int, typer.Option(min=1, max=10, help="TaskManagers, one slot each.")] = 2,
+    taskmanagers: Annotated[
+        int | None, typer.Option(min=1, max=10, help="TaskManagers, one slot each.", show_default="2, or as before")
+    ] = None,
     policies: Annotated[
         Path | None, typer.Option("--policies", "-p", help="Policy file of the admission job.", dir_okay=False)
     ] = None,
@@ -64,7 +66,7 @@ def up(
     for name, where in (
         ("Flink", layout.rest_url),
         ("Kafka", layout.kafka_servers),
-        ("Postgres", layout.postgres_url),
+        *([("Postgres", layout.postgres_url)] if postgres else []),
         ("settings", layout.settings),
         ("logs", layout.logs),
     ):
@@ -176,5 +178,5 @@ def _show(found: list[dict[str, Any]], jobs: list[dict[str, Any]]) -> None:
         )
     console.print(table)
     for job in jobs:
-        if job["last_failure"] and job["restarts"]:
+        if job["last_failure"] and (job["restarts"] or job["state"] != "RUNNING"):
             console.print(f"{job['name']} failed last by: {job['last_failure']}", soft_wrap=True)

@@ -42,8 +42,8 @@ def check_snapshot(env: "StreamExecutionEnvironment", fold: str, fold_uid: str, 
     for operator, state in states.items():
         if operator not in ours and _has_state(state):
             raise SnapshotMismatchError(
-                f"{path} has state of an operator that this job does not have ({operator}): it is of another release "
-                "or of other settings (delivery); start that, or an older snapshot"
+                f"{path} has state of an operator that this job does not have ({operator}): it is of another release; "
+                "start that, or an older snapshot"
             )
     if states[fold_id].getMaxParallelism() != MAX_PARALLELISM:
         raise SnapshotMismatchError(

@@ -25,6 +25,7 @@ from jobs.wiring.names import job_name
 from jobs.wiring.settings import load_settings
 
 PARTITIONS: Final = 8
+DEFAULT_TASKMANAGERS: Final = 2
 Tell: TypeAlias = Callable[[str], None]
 
 
@@ -33,8 +34,9 @@ class Record(msgspec.Struct, frozen=True):
 
     base_port: int
     profile: str
-    flink_options: dict[str, str]
     processes: tuple[Started, ...]
+    flink_options: dict[str, str] = {}
+    taskmanagers: int = DEFAULT_TASKMANAGERS
 
     def find(self, name: str) -> Started | None:
         """The process of that name, if it still runs."""
@@ -82,11 +84,24 @@ class Up:
         alive = tuple(before.alive) if before else ()
         # A repair must not change what the rest was started with.
         options = before.flink_options if before is not None and flink_options is None else dict(flink_options or {})
-        self._record = Record(layout.ports.base, profile, options, alive)
+        taskmanagers = before.taskmanagers if before is not None else DEFAULT_TASKMANAGERS
+        self._record = Record(layout.ports.base, profile, alive, options, taskmanagers)
 
-    def run(self, *, taskmanagers: int, policies: Path | None, submits: bool, with_postgres: bool = True) -> None:
-        """Start it all. What was started stays when a later step fails; the next call goes on from there."""
+    def run(
+        self,
+        *,
+        taskmanagers: int | None = None,
+        policies: Path | None = None,
+        submits: bool,
+        with_postgres: bool = True,
+    ) -> None:
+        """Start it all, without `taskmanagers` as many as before.
+
+        What was started stays when a later step fails; the next call goes on from there.
+        """
         layout = self._layout
+        if taskmanagers is not None:
+            self._record = msgspec.structs.replace(self._record, taskmanagers=taskmanagers)
         jars = fetch_jars()
         if self._record.find(flink.JOBMANAGER) is None:
             flink.prepare_flink(layout, jars, self._record.profile, self._record.flink_options)
@@ -101,7 +116,7 @@ class Up:
         self._start(flink.ZOOKEEPER, (layout.ports.zookeeper,), lambda: flink.start_zookeeper(layout))
         jobmanager = (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob)
         self._start(flink.JOBMANAGER, jobmanager, lambda: flink.start_jobmanager(layout))
-        for number in range(1, taskmanagers + 1):
+        for number in range(1, self._record.taskmanagers + 1):
             name = f"{flink.TASKMANAGER}-{number}"
             self._start(name, (), partial(flink.start_taskmanager, layout, number))
         self._write_settings(policies)
