@@ -33,7 +33,7 @@ help: ## list the targets
 run: java ## govern the sample trace: decisions, a summary and an HTML report
 	@$(IN_ENV) $(BIN)/headrace demo
 
-test: java ## all tests, the slow ones too (MiniCluster, full-size fuzzing)
+test: java ## all tests, the slow ones too (clusters, faults, full-size fuzzing); needs Maven
 	@$(IN_ENV) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-quick: java ## the tests that take seconds

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from jobs.ops.effective import read_batches
 from jobs.ops.log_options import LogAccess
 from jobs.wiring.decision_files import DecisionFileError
 from jobs.wiring.decision_reader import read_decisions
-from jobs.wiring.kafka_log import KafkaLogError, TopicReader
+from jobs.wiring.kafka_log import TopicReader
 from jobs.wiring.topic_catalog import decisions_topic
-from schemas.codec import decode_decisions
 from schemas.decisions import Decision
 
 _GENERATION = "gen:"
@@ -77,15 +77,5 @@ class _Topic:
         self._tenants = tenants
 
     def decisions(self) -> Iterator[Decision]:
-        reader = self._reader
-        for record in reader.records(reader.slices(reader.partitions_of(self._tenants, self._shard_count))):
-            if record.value is None:
-                continue
-            try:
-                found = decode_decisions(record.value)
-            except ValueError as error:
-                raise KafkaLogError(
-                    f"{reader.topic}: partition {record.partition}, offset {record.offset}: {error}; is it a topic of "
-                    "decisions?"
-                ) from error
-            yield from found
+        for batch in read_batches(self._reader, self._reader.partitions_of(self._tenants, self._shard_count)):
+            yield from batch.decisions

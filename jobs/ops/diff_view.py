@@ -105,15 +105,20 @@ def _print_examples(console: Console, tenants: list[TenantDiff]) -> None:
 
 def _lines(example: Example) -> list[str]:
     if example.a is not None and example.b is not None:
-        return [f"{name}: {_value(example.a.get(name))} | {_value(example.b.get(name))}" for name in example.fields]
+        return [
+            f"{name}: {_value(name, example.a.get(name))} | {_value(name, example.b.get(name))}"
+            for name in example.fields
+        ]
     one: dict[str, Any] = example.a or example.b or {}
     shown = ("kind", "mode", "reason", "reserved_tokens", "used_tokens", "policy_id")
-    return [", ".join(f"{name} {_value(one[name])}" for name in shown if name in one)]
+    return [", ".join(f"{name} {_value(name, one[name])}" for name in shown if name in one)]
 
 
-def _value(value: object) -> str:
+def _value(name: str, value: object) -> str:
     if value is None:
         return "unset"
     if isinstance(value, dict):
         return printable(", ".join(f"{name} {part}" for name, part in value.items()), 200)
-    return printable(f"{value:,}" if isinstance(value, int) else str(value), 200)
+    # A time is a number to be copied, a count one to be read.
+    is_count = isinstance(value, int) and not name.endswith("_us")
+    return printable(f"{value:,}" if is_count else str(value), 200)

@@ -107,9 +107,9 @@ def print_plan(
     """Print what was put back, or with `sent` None what would be."""
     going = [one for one in plan if force or not one.problem]
     if sent is None:
-        _say(console, f"{count(len(going))} letters would go back to {printable(topic)}; --yes does it.", "bold")
+        _say(console, f"{_letters(len(going))} would go back to {printable(topic)}; --yes does it.", "bold")
     else:
-        _say(console, f"{count(sent)} letters went back to {printable(topic)}.", "bold green")
+        _say(console, f"{_letters(sent)} went back to {printable(topic)}.", "bold green")
     if done:
         _say(console, f"{count(len(done))} went back before, and are left as they are; --again sends them again.")
     if missing:
@@ -144,3 +144,7 @@ def print_plan(
             f"{count(left)} would fail again and are left out: repair one with --payload, or send them with --force.",
             "yellow",
         )
+
+
+def _letters(number: int) -> str:
+    return f"{count(number)} letter{'' if number == 1 else 's'}"

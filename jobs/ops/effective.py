@@ -17,18 +17,24 @@ Stretch: TypeAlias = tuple[int, int]
 """A shard, and the partition of events in which its records stand."""
 
 
+def read_batches(reader: TopicReader, partitions: Iterable[int] | None = None) -> Iterator[DecidedBatch]:
+    """The batches that a topic of decisions holds now, in these partitions. Raises KafkaLogError and its kinds."""
+    for record in reader.records(reader.slices(partitions)):
+        if record.value is None:
+            continue
+        try:
+            yield decode_decision_batch(record.value)
+        except ValueError as error:
+            raise KafkaLogError(
+                f"{reader.topic}: partition {record.partition}, offset {record.offset}: {error}; is it a topic of "
+                "decisions?"
+            ) from error
+
+
 def batches(kafka: KafkaSettings, topic: str) -> Iterator[DecidedBatch]:
     """The batches of a topic of decisions, as it is now. Raises KafkaLogError and its kinds."""
     with TopicReader(kafka, topic) as reader:
-        for record in reader.records(reader.slices()):
-            if record.value is None:
-                continue
-            try:
-                yield decode_decision_batch(record.value)
-            except ValueError as error:
-                raise KafkaLogError(
-                    f"{topic}: partition {record.partition}, offset {record.offset}: {error}"
-                ) from error
+        yield from read_batches(reader)
 
 
 def first_decided(found: Iterable[DecidedBatch]) -> dict[Stretch, int]:
@@ -38,27 +44,31 @@ def first_decided(found: Iterable[DecidedBatch]) -> dict[Stretch, int]:
     """
     firsts: dict[Stretch, int] = {}
     for batch in found:
-        if batch.offset is not None and batch.partition is not None:
-            stretch = (batch.shard, batch.partition)
-            firsts[stretch] = min(batch.offset, firsts.get(stretch, batch.offset))
+        _note(firsts, batch)
     return firsts
+
+
+def _note(firsts: dict[Stretch, int], batch: DecidedBatch) -> None:
+    if batch.offset is not None and batch.partition is not None:
+        stretch = (batch.shard, batch.partition)
+        firsts[stretch] = min(batch.offset, firsts.get(stretch, batch.offset))
 
 
 def effective_batches(kafka: KafkaSettings, lineage: Iterable[int]) -> Iterator[DecidedBatch]:
     """The batches that hold, the newest generation's first. `lineage` is in the order of promotion."""
     superseded_from: dict[Stretch, int] = {}
     for generation in reversed(tuple(lineage)):
-        topic = decisions_topic(generation)
-        for batch in batches(kafka, topic):
+        # Of one generation no batch supersedes another, so what begins here counts for the older ones alone.
+        from_here_on = dict(superseded_from)
+        for batch in batches(kafka, decisions_topic(generation)):
+            _note(from_here_on, batch)
             if batch.offset is None or batch.partition is None:
                 yield batch
                 continue
             until = superseded_from.get((batch.shard, batch.partition))
             if until is None or batch.offset < until:
                 yield batch
-        firsts = first_decided(batches(kafka, topic))
-        for stretch, offset in firsts.items():
-            superseded_from[stretch] = min(offset, superseded_from.get(stretch, offset))
+        superseded_from = from_here_on
 
 
 def decisions_between(

@@ -13,6 +13,8 @@ from rich.console import Console
 
 from jobs.ops.generation_topic import read_generations
 from jobs.ops.generations import Generations
+from jobs.ops.local.layout import DEFAULT_FOLDER
+from jobs.ops.log_options import JsonOption
 from jobs.ops.snapshots import SnapshotError, newest, snapshots
 from jobs.ops.submit import submit
 from jobs.ops.target import ConfigOption, FlinkOption, FolderOption, JobArgument, Target, name_of, target
@@ -21,7 +23,6 @@ from jobs.wiring.flink_rest import FlinkError, location_of
 from jobs.wiring.policies import load_policies
 from jobs.wiring.settings import SettingsError
 
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 TimeoutOption: TypeAlias = Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for Flink.")]
 TargetDirectory: TypeAlias = Annotated[
     str | None, typer.Option("--to", metavar="DIRECTORY", help="Where the savepoint goes; else as configured.")
@@ -36,7 +37,7 @@ def savepoint(
     job: JobArgument,
     *,
     to: TargetDirectory = None,
-    folder: FolderOption = Path("out/local"),
+    folder: FolderOption = DEFAULT_FOLDER,
     flink: FlinkOption = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 600,
@@ -57,7 +58,7 @@ def stop(
         bool, typer.Option("--drain", help="Let event time run out first: the job is then done for good.")
     ] = False,
     to: TargetDirectory = None,
-    folder: FolderOption = Path("out/local"),
+    folder: FolderOption = DEFAULT_FOLDER,
     flink: FlinkOption = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 600,
@@ -89,16 +90,17 @@ def restore(
     parallelism: Annotated[
         int | None, typer.Option(min=1, max=128, help="Subtasks from now on; else as before.")
     ] = None,
-    folder: FolderOption = Path("out/local"),
+    folder: FolderOption = DEFAULT_FOLDER,
     flink: FlinkOption = None,
     config: ConfigOption = None,
     timeout: TimeoutOption = 120,
     as_json: JsonOption = False,
 ) -> None:
     """Start a job that does not run from a snapshot: after `stop` or a crash, with other policies or parallelism."""
+    name_of(job, 1)
     at = target(folder, flink, config)
-    name = _live_name(at, job)
     generations = read_generations(at.settings.kafka, job)
+    name = name_of(job, generations.live)
     if at.settings.generation != generations.live:
         raise SettingsError(
             f"{at.settings_file}: generation is {at.settings.generation}, and generation {generations.live} holds: "

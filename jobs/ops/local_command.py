@@ -12,6 +12,7 @@ from jobs.ops.generation_topic import read_generations
 from jobs.ops.local.cluster import Up, layout_of, processes, read_record
 from jobs.ops.local.cluster import down as end_all
 from jobs.ops.local.layout import CHECKOUT, DEFAULT_FOLDER, Layout, Ports
+from jobs.ops.log_options import JsonOption
 from jobs.wiring.flink_rest import Flink, FlinkError
 from jobs.wiring.kafka_log import KafkaLogError
 from jobs.wiring.kafka_settings import KafkaSettings
@@ -23,7 +24,6 @@ LOCAL_POLICIES = CHECKOUT / "data" / "policies" / "local.yaml"
 FolderOption: TypeAlias = Annotated[
     Path, typer.Option("--folder", help="Folder of the local profile.", file_okay=False)
 ]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
 def up(

@@ -10,7 +10,8 @@ from rich.console import Console
 from jobs.ops.diff import DecisionDiff
 from jobs.ops.diff_view import print_diff
 from jobs.ops.generations import GenerationError, Phase
-from jobs.ops.log_options import time_us
+from jobs.ops.local.layout import DEFAULT_FOLDER
+from jobs.ops.log_options import JsonOption, time_us
 from jobs.ops.rollback import Rollback
 from jobs.ops.run_command import progress_on
 from jobs.ops.snapshots import SnapshotError, newest, snapshots
@@ -34,10 +35,10 @@ def rollback(
     abort: Annotated[bool, typer.Option("--abort", help="Leave everything as it was before the rollback.")] = False,
     examples: Annotated[int, typer.Option(min=0, max=1_000, help="Examples for each tenant.")] = 3,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the replay.")] = 3_600,
-    folder: FolderOption = Path("out/local"),
+    folder: FolderOption = DEFAULT_FOLDER,
     flink: FlinkOption = None,
     config: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Replay the log from a snapshot into a new generation of decisions, and show what changes.
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from jobs.ops.local.flink import flink_home
 from jobs.wiring.flink_rest import FlinkError
+from jobs.wiring.java_errors import causes_in
 
 JOB_MODULES: Final = {"admission": "jobs.admission"}
 """What can be submitted, by the name that commands take."""
@@ -70,5 +71,4 @@ def _why(said: str) -> str:
     if ours:
         return "\n".join(ours)
     python = [line for line in lines if re.match(r"^[\w.]+(Error|Exception): ", line) and "ProgramAbort" not in line]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (python[-1:] or causes[-1:] or lines[-1:] or ["it said nothing"])[0]
+    return (python[-1:] or causes_in("\n".join(lines))[-1:] or lines[-1:] or ["it said nothing"])[0]

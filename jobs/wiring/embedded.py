@@ -18,6 +18,7 @@ import msgspec
 from jobs.wiring.environment import Folders, flink_options, free_port, prepare_process
 from jobs.wiring.file_log import Block, plan_files
 from jobs.wiring.java import java_home
+from jobs.wiring.java_errors import innermost_cause
 from jobs.wiring.names import Uid
 from jobs.wiring.policies import load_policies
 from jobs.wiring.settings import AdmissionSettings, SettingsError
@@ -186,7 +187,8 @@ def run(name: str, build: Build, settings: AdmissionSettings, progress: Progress
 
 
 def _failed(error: Exception, folders: Folders) -> JobFailedError:
-    return JobFailedError(f"the job failed: {_innermost_cause(error)} (log: {folders.logs})")
+    cause = innermost_cause(str(error)) or type(error).__name__
+    return JobFailedError(f"the job failed: {cause} (log: {folders.logs})")
 
 
 def planned(folders: Folders) -> list[Block]:
@@ -225,10 +227,3 @@ def _blocks_read(rest: str, job_id: str) -> int:
     except (urllib.error.URLError, OSError, KeyError, StopIteration, ValueError):
         return 0
     return int(found[0]["value"]) if found else 0
-
-
-def _innermost_cause(error: Exception) -> str:
-    """The last `Caused by` of a Java stack trace, else the error's own first line."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (causes[-1] if causes else lines[0]).strip()

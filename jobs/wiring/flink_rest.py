@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from jobs.wiring.environment import flink_path
+from jobs.wiring.java_errors import causes_in, innermost_cause
 
 TIMEOUT_S: Final = 10
 POLL_S: Final = 0.2
@@ -24,13 +25,12 @@ class FlinkError(RuntimeError):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A job as the overview lists it; times are milliseconds since 1970."""
+    """A job as the overview lists it; `started_ms` is since 1970."""
 
     id: str
     name: str
     state: str
     started_ms: int
-    ended_ms: int
 
     @property
     def is_over(self) -> bool:
@@ -52,10 +52,14 @@ class Flink:
         found: dict[str, Any] = self._call("/overview")
         return found
 
+    def taskmanagers(self) -> frozenset[str]:
+        """The resource ids of the TaskManagers that the JobManager knows."""
+        return frozenset(it["id"] for it in self._call("/taskmanagers")["taskmanagers"])
+
     def jobs(self) -> list[Job]:
         """All jobs the cluster knows, the newest first."""
         found = [
-            Job(job["jid"], job["name"], job["state"], job["start-time"], job["end-time"])
+            Job(job["jid"], job["name"], job["state"], job["start-time"])
             for job in self._call("/jobs/overview")["jobs"]
         ]
         return sorted(found, key=lambda job: -job.started_ms)
@@ -92,13 +96,9 @@ class Flink:
         return found
 
     def last_failure(self, job_id: str) -> str | None:
-        """The first line of what made the job fail last."""
+        """What made the job fail last, in a line."""
         entries = self._call(f"/jobs/{job_id}/exceptions?maxExceptions=1")["exceptionHistory"]["entries"]
-        if not entries:
-            return None
-        lines = str(entries[0]["stacktrace"]).splitlines()
-        causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-        return (causes or lines)[-1 if causes else 0]
+        return innermost_cause(str(entries[0]["stacktrace"])) if entries else None
 
     def restarts(self, job_id: str) -> int:
         """How often the job was started again."""
@@ -155,10 +155,7 @@ class Flink:
         operation = found["operation"]
         if "location" not in operation:
             trace = str(operation.get("failure-cause", {}).get("stack-trace", "no cause given"))
-            causes = [line for line in trace.splitlines() if line.startswith("Caused by: ")]
-            raise FlinkError(
-                f"the savepoint failed: {(causes or [trace.splitlines()[0]])[-1].removeprefix('Caused by: ')}"
-            )
+            raise FlinkError(f"the savepoint failed: {innermost_cause(trace)}")
         location: str = operation["location"]
         return location
 
@@ -183,8 +180,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
     except (ValueError, KeyError, OSError):
         return f"{error.code} {error.reason}"
     last = next((line for line in reversed(lines) if line.strip()), str(error))
-    causes = [part.removeprefix("Caused by: ") for part in last.splitlines() if part.startswith("Caused by: ")]
-    return (causes or [next((line for line in last.splitlines() if line.strip("<> \n")), last)])[-1][:400]
+    return (causes_in(last) or [next((line for line in last.splitlines() if line.strip("<> \n")), last)])[-1][:400]
 
 
 def local_path(location: str) -> Path | None:

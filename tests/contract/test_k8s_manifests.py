@@ -15,7 +15,6 @@ from jobs.wiring.policies import load_policies
 from tests.contract.flink_options import flatten, is_option
 from tests.contract.manifests import (
     K8S,
-    OVERLAYS,
     REPOSITORY,
     Manifest,
     build,
@@ -48,21 +47,6 @@ BY_OVERLAY = {
     "metrics.reporter.prom.port",
     "taskmanager.memory.task.off-heap.size",
 }
-
-
-@pytest.fixture(params=OVERLAYS)
-def overlay(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def manifests(overlay: str) -> list[Manifest]:
-    return build(overlay)
-
-
-@pytest.fixture
-def deployment(manifests: list[Manifest]) -> Manifest:
-    return only(manifests, "FlinkDeployment")
 
 
 # --- schemas ---

@@ -10,9 +10,7 @@ import pytest
 
 from tests.contract.manifests import (
     MAIN_CONTAINER,
-    OVERLAYS,
     Manifest,
-    build,
     job_settings,
     merged_template,
     only,
@@ -20,21 +18,6 @@ from tests.contract.manifests import (
 
 COMPONENTS = ("jobManager", "taskManager")
 PASSWORD = "HEADRACE_KAFKA__SASL_PASSWORD"  # noqa: S105 - the name of a variable
-
-
-@pytest.fixture(params=OVERLAYS)
-def overlay(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def manifests(overlay: str) -> list[Manifest]:
-    return build(overlay)
-
-
-@pytest.fixture
-def deployment(manifests: list[Manifest]) -> Manifest:
-    return only(manifests, "FlinkDeployment")
 
 
 # --- least rights ---

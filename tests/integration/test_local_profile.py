@@ -106,14 +106,7 @@ def profile() -> Iterator[Profile]:
 
 def test_a_second_up_finds_everything_running_and_status_says_what(profile: Profile) -> None:
     before = read_record(profile.layout.folder)
-    status, said = command(
-        "up",
-        "--folder",
-        str(profile.layout.folder),
-        "--taskmanagers",
-        "1",
-        "--no-jobs",
-    )
+    status, said = command("up", "--folder", str(profile.layout.folder), "--taskmanagers", "1", "--no-jobs")
     assert status == 0
     assert said.count("runs already") == 5
     assert read_record(profile.layout.folder) == before
@@ -211,14 +204,7 @@ def test_transactions_write_each_decision_once_though_the_taskmanager_is_killed(
     assert taskmanager is not None
     psutil.Process(taskmanager.pid).kill()
     send(profile.servers, records[len(records) // 2 :], topic)
-    status, said = command(
-        "up",
-        "--folder",
-        str(profile.layout.folder),
-        "--taskmanagers",
-        "1",
-        "--no-jobs",
-    )
+    status, said = command("up", "--folder", str(profile.layout.folder), "--taskmanagers", "1", "--no-jobs")
     assert status == 0, said
     await_decided(profile.servers, "headrace-admission-g13", topic)
     # What is committed is read, and only that; offsets are committed with the checkpoint that commits the transaction.

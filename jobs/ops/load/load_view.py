@@ -34,12 +34,12 @@ def _table(*headings: str) -> Table:
 def _latencies(outcome: LoadOutcome) -> Table:
     table = _table("Milliseconds", "p50", "p90", "p95", "p99", "p99.9", "max")
     rows: list[tuple[str, Percentiles]] = [
-        ("decision, from when it was due", outcome.latency_from_due_us),
-        ("decision, from when it was sent", outcome.latency_from_sent_us),
+        ("decision, since it was due", outcome.latency_from_due_us),
+        ("decision, since it was sent", outcome.latency_from_sent_us),
         ("sent after it was due", outcome.send_delay_us),
     ]
     if outcome.overshoot.streams_cut:
-        rows.append(("stream stopped after its revocation", outcome.overshoot.stop_us))
+        rows.append(("stop, since it was revoked", outcome.overshoot.stop_us))
     for name, found in rows:
         values = (found.p50, found.p90, found.p95, found.p99, found.p999, found.max)
         table.add_row(name, *map(milliseconds, values))

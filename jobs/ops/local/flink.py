@@ -1,12 +1,9 @@
 """The Flink cluster that pip's apache-flink carries: ZooKeeper, a JobManager and TaskManagers."""
 
 import importlib.util
-import json
 import os
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +14,7 @@ from jobs.ops.local.jars import Jars
 from jobs.ops.local.layout import CHECKOUT, HOST, Layout, LocalError
 from jobs.ops.local.processes import Started, is_listening, start, wait_until
 from jobs.wiring.environment import flink_path
+from jobs.wiring.flink_rest import Flink, FlinkError
 from jobs.wiring.java import java_home
 
 ZOOKEEPER: Final = "zookeeper"
@@ -146,7 +144,7 @@ def start_jobmanager(layout: Layout) -> Started:
         (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob),
         flink_environment(layout),
     )
-    wait_until(lambda: _ask(layout, "/overview") is not None, started, timeout_s=60)
+    wait_until(lambda: _answers(Flink(layout.rest_url)), started, timeout_s=60)
     return started
 
 
@@ -163,20 +161,20 @@ def start_taskmanager(layout: Layout, number: int) -> Started:
         (),
         flink_environment(layout),
     )
-    wait_until(lambda: resource_id in _taskmanagers(layout), started, timeout_s=60)
+    wait_until(lambda: _knows(Flink(layout.rest_url), resource_id), started, timeout_s=60)
     return started
 
 
-def _taskmanagers(layout: Layout) -> frozenset[str]:
-    """The resource ids that the JobManager knows."""
-    found = _ask(layout, "/taskmanagers") or {}
-    return frozenset(it["id"] for it in found.get("taskmanagers", ()))
-
-
-def _ask(layout: Layout, path: str) -> dict[str, Any] | None:
+def _answers(flink: Flink) -> bool:
     try:
-        with urllib.request.urlopen(layout.rest_url + path, timeout=2) as response:  # noqa: S310 - loopback
-            found: dict[str, Any] = json.load(response)
-            return found
-    except (urllib.error.URLError, OSError, ValueError):
-        return None
+        flink.overview()
+    except FlinkError:
+        return False
+    return True
+
+
+def _knows(flink: Flink, resource_id: str) -> bool:
+    try:
+        return resource_id in flink.taskmanagers()
+    except FlinkError:
+        return False

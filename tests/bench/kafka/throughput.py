@@ -14,13 +14,11 @@ import msgspec
 
 from jobs.wiring.topic_catalog import decisions_topic
 from schemas.codec import decode_decisions
-from schemas.decisions import LimitLevel, LimitUnit
 from schemas.events import Event
 from tests.bench import workload
 from tests.bench.figure import Figure
 from tests.bench.kafka import peers
 from tests.bench.kafka.profile import Profile, started
-from udfs.domain.limiter import Limit, LimiterPolicy
 
 EVENTS = 2_000_000
 ROUNDS = 1
@@ -35,19 +33,8 @@ PART_OF = 4
 SINGLE_OF = 12
 """The slower ways get the first part of the log: their rate does not depend on its length."""
 
-POLICY = LimiterPolicy(
-    id="bench",
-    match="*",
-    limits=(
-        Limit(
-            name="tokens-minute",
-            level=LimitLevel.TENANT,
-            unit=LimitUnit.TOKENS,
-            limit=2_000_000,
-            window_us=workload.MINUTE_US,
-        ),
-    ),
-)
+POLICY = msgspec.structs.replace(workload.POLICY, limits=workload.POLICY.limits[:1])
+"""One limit: peers are asked for no more."""
 """One limit, wide enough that most requests run."""
 
 POLICY_YAML = """\
