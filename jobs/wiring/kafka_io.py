@@ -122,8 +122,8 @@ def _literal(value: str) -> str:
 def _keyed(rows: DataStream) -> KeyedStream:
     """Rows of (key, RECORD_ROW), keyed without Python.
 
-    PyFlink's own key_by takes each record into Python and back for its key, which costs as much as deciding it, and on
-    the lock that the fold needs. It is made of the same parts, after a map that makes the rows we have already.
+    PyFlink's own key_by takes each record into Python and back for its key, on the lock that the
+    fold needs. It is made of the same parts, after a map that makes the rows we have already.
     """
     stream = rows._j_data_stream  # noqa: SLF001 - PyFlink has no other way
     stream.getTransformation().setOutputType(Types.ROW([Types.INT(), RECORD_ROW]).get_java_type_info())

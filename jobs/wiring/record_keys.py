@@ -1,7 +1,7 @@
 """Keys of records in Kafka: one a shard, such that Kafka's default partitioner spreads them evenly in any client.
 
 Kafka's default partitioner (Java, kafka-python; librdkafka with `partitioner=murmur2`) takes murmur2 of the key modulo
-the partitions. With bare shard numbers as keys, 32 shards leave a third of 32 partitions empty. So a shard's key is its
+the partitions. With bare shard numbers as keys, 32 shards leave 13 of 32 partitions empty. So a shard's key is its
 number and a suffix that is searched for once, such that murmur2 modulo 128 is the shard: shard i then lies in partition
 i modulo the count, for every count of partitions that divides 128. The keys are contracts: the order within a tenant
 holds as long as its shard stays in one partition.

@@ -24,7 +24,7 @@ RESTARTS = 10
 SETTLED_AFTER = 4
 """Restarts in which caches and code still grow to their size."""
 MAX_GROWTH_BYTES = 64 << 20
-"""From there to the last restart. An interpreter that stayed behind takes some 60 MB, each time."""
+"""From there to the last restart: some 10 MB for each, or more, is found."""
 
 
 @pytest.mark.slow

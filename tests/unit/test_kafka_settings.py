@@ -60,6 +60,8 @@ def test_nested_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("partitions", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_shards_are_spread_evenly_by_the_partitioner_of_any_client(partitions: int) -> None:
+    # What the suffixes are for.
+    assert len({partition_of(b"%d" % shard, 32) for shard in range(32)}) == 32 - 13
     keys = record_keys(128)
     assert [partition_of(key, partitions) for key in keys] == [shard % partitions for shard in range(128)]
     assert [shard_of_key(key, 128) for key in keys] == list(range(128))
