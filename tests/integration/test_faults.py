@@ -88,6 +88,14 @@ def host_of_the_fold(flink: Flink, job_id: str) -> str:
     return str(resource).rsplit("-", 1)[0]
 
 
+def await_running(flink: Flink, job_id: str) -> None:
+    """Tasks outlive a killed JobManager and go on deciding for a moment: decisions alone don't tell that it is back."""
+    deadline = time.monotonic() + RECOVERY_S
+    while (state := flink.state(job_id)) != "RUNNING":
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+
+
 def await_count(flink: Flink, job_id: str, name: str, more: int, timeout_s: float = 60) -> None:
     """Wait until so many more checkpoints have completed, or failed."""
     goal = flink.checkpoints(job_id)["counts"][name] + more
@@ -234,7 +242,8 @@ def _break_one_thing_after_another(running: Cluster, flink: Flink, job_id: str, 
     for fault in faults:
         began = time.monotonic()
         fault()
+        await_running(flink, job_id)
         silence = watch.await_silence_over(began)
         print(f"{fault.__name__}: longest time without a decision {silence:.1f} s")
-        assert flink.state(job_id) == "RUNNING"
+        await_running(flink, job_id)
     return places

@@ -19,6 +19,7 @@ from schemas.dead_letters import Position
 from udfs.domain.policy_log import PolicyLog
 from udfs.operators.fold import AnyFold
 from udfs.operators.fold_metrics import FoldMetrics
+from udfs.operators.garbage import spare_what_lives
 from udfs.operators.metric_names import FOLD_GROUP
 from udfs.operators.shard_fold import META_KEY, FoldSettings, ShardFold
 from udfs.operators.state_form import current_form, mark_of
@@ -118,6 +119,7 @@ class KeyedFold(KeyedProcessFunction):
         runtime_context.get_state(ValueStateDescriptor(mark, STATE_BYTES))
         self._shards: dict[int, ShardFold[Any, Any, Any]] = {}
         self._metrics = FoldMetrics(runtime_context.get_metrics_group().add_group(FOLD_GROUP, self._fold.name))
+        spare_what_lives()
 
     def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:  # noqa: ARG002
         """Fold one record."""

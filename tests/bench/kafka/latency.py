@@ -19,7 +19,8 @@ from tests.bench.kafka.profile import Profile, started
 
 RATES = (5_000, 20_000)
 SECONDS = 30.0
-WARM_UP_SECONDS = 15.0
+WARM_UP_SECONDS = 40.0
+"""So long the JVM compiles what it runs: before, that is what is measured."""
 TENANTS = 1_000
 STREAM_SPEED = 4.0
 """Streams are over in seconds, so that the rate is soon the one that was asked for."""
@@ -45,7 +46,7 @@ def load(profile: Profile, rate: float, events: str, decisions: str, seconds: fl
     """Play a steady load. Raises CalledProcessError where a request was lost."""
     command = [sys.executable, "-m", "jobs.ops.cli", "load", "--json", "--servers", profile.servers]
     topics = ["--events-topic", events, "--decisions-topic", decisions]
-    steady = ["--rate", str(rate), "--seconds", str(seconds), "--warm-up", str(WARM_UP_SECONDS)]
+    steady = ["--rate", str(rate), "--seconds", str(WARM_UP_SECONDS + seconds), "--warm-up", str(WARM_UP_SECONDS)]
     shape = ["--tenants", str(TENANTS), "--speed", str(STREAM_SPEED)]
     done = subprocess.run([*command, *topics, *steady, *shape], check=True, stdout=subprocess.PIPE)
     return msgspec.json.decode(done.stdout, type=LoadOutcome)
