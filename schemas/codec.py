@@ -91,11 +91,13 @@ def _prompt(body: events_pb2.PromptSubmitted) -> tuple[object, ...]:
         body.choices,
         body.prompt_fact_id,
         body.without_completion,
+        body.provider,
+        body.resumed_at_token,
     )
 
 
 def _interrupted(body: events_pb2.StreamInterrupted) -> tuple[object, ...]:
-    return body.token_offset, _enum(ev.InterruptReason, body.reason)
+    return body.token_offset, _enum(ev.InterruptReason, body.reason), _enum(ev.UsageSource, body.usage_source)
 
 
 def _completed(body: events_pb2.RequestCompleted) -> tuple[object, ...]:
@@ -105,6 +107,7 @@ def _completed(body: events_pb2.RequestCompleted) -> tuple[object, ...]:
         body.cached_tokens,
         _enum(ev.UsageSource, body.usage_source),
         body.finish_reason,
+        body.cache_write_tokens,
     )
 
 

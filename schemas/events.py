@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-SCHEMA_VERSION = "1.1.0"
+SCHEMA_VERSION = "1.2.0"
 """The one version that folds see. schemas/upcast brings older events to it."""
 
 
@@ -60,7 +60,11 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptSubmitted(Envelope, frozen=True, gc=False):
-    """A request asks to be admitted. `max_tokens` 0: the client gave none. `prompt_tokens` include `cached_tokens`."""
+    """A request asks to be admitted. `max_tokens` 0: the client gave none. `prompt_tokens` include `cached_tokens`.
+
+    `provider` is who serves the model, by OpenTelemetry's gen_ai.provider.name. `resumed_at_token`: the attempt goes on
+    where an interrupted one of the same request ended, after so many tokens of completion; 0: it begins anew.
+    """
 
     prompt_tokens: int = 0
     max_tokens: int = 0
@@ -71,6 +75,8 @@ class PromptSubmitted(Envelope, frozen=True, gc=False):
     choices: int = 0
     prompt_fact_id: bytes = b""
     without_completion: bool = False
+    provider: str = ""
+    resumed_at_token: int = 0
 
 
 class TokensGenerated(Envelope, frozen=True, gc=False):
@@ -82,20 +88,22 @@ class TokensGenerated(Envelope, frozen=True, gc=False):
 
 
 class StreamInterrupted(Envelope, frozen=True, gc=False):
-    """The stream ended before its completion, after `token_offset` tokens."""
+    """The stream ended before its completion, after `token_offset` tokens, which `usage_source` counted."""
 
     token_offset: int = 0
     reason: InterruptReason = InterruptReason.UNSPECIFIED
+    usage_source: UsageSource = UsageSource.ABSENT
 
 
 class RequestCompleted(Envelope, frozen=True, gc=False):
-    """The request ended as it should."""
+    """The request ended as it should. `prompt_tokens` include those read from the prompt cache and written into it."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     usage_source: UsageSource = UsageSource.ABSENT
     finish_reason: str = ""
+    cache_write_tokens: int = 0
 
 
 class RequestFailed(Envelope, frozen=True, gc=False):

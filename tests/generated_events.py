@@ -81,6 +81,8 @@ def events(
             choices=_uint32,
             prompt_fact_id=st.binary(max_size=32),
             without_completion=st.booleans(),
+            provider=_text,
+            resumed_at_token=_int64,
         ),
         _of_kind(ev.TokensGenerated, with_provenance, tenants, _name, count=_int64, cumulative=_int64, text=_text),
         _of_kind(
@@ -90,6 +92,7 @@ def events(
             _name,
             token_offset=_int64,
             reason=st.sampled_from(ev.InterruptReason),
+            usage_source=st.sampled_from(ev.UsageSource),
         ),
         _of_kind(
             ev.RequestCompleted,
@@ -101,6 +104,7 @@ def events(
             cached_tokens=_int64,
             usage_source=st.sampled_from(ev.UsageSource),
             finish_reason=_text,
+            cache_write_tokens=_int64,
         ),
         _of_kind(
             ev.RequestFailed,

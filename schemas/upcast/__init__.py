@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from schemas.events import SCHEMA_VERSION
 from schemas.gen.headrace.v1.events_pb2 import Event as WireEvent
-from schemas.upcast import v1_0_to_v1_1
+from schemas.upcast import v1_0_to_v1_1, v1_1_to_v1_2
 
 
 class Step(NamedTuple):
@@ -23,6 +23,7 @@ class Step(NamedTuple):
 
 STEPS: Final[Mapping[str, Step]] = {
     "1.0": Step("1.1", v1_0_to_v1_1.upcast),
+    "1.1": Step("1.2", v1_1_to_v1_2.upcast),
 }
 """major.minor of an event -> the step that leads on from it. Patch versions never change meaning."""
 

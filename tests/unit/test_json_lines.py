@@ -53,7 +53,7 @@ def refused(**fields: Any) -> tuple[DeadLetterReason, str]:
 
 def test_a_line_reads_as_its_event() -> None:
     line = (
-        b'{"kind":"request_completed","schema_version":"1.1.0","event_id":"00ff","tenant":"acme","request_id":"r-1",'
+        b'{"kind":"request_completed","schema_version":"1.2.0","event_id":"00ff","tenant":"acme","request_id":"r-1",'
         b'"attempt":1,"event_time_us":5,"watermark_us":4,"sequence":3,"session":"s","model":"m","backend":"b",'
         b'"region":"eu","source":"gw","prompt_tokens":7,"completion_tokens":8,"cached_tokens":2,'
         b'"usage_source":"reported","finish_reason":"stop"}'
@@ -89,7 +89,7 @@ def test_an_event_is_written_with_its_set_fields_alone() -> None:
     )
     assert json.loads(encode_line(event)) == {
         "kind": "stream_interrupted",
-        "schema_version": "1.1.0",
+        "schema_version": "1.2.0",
         "event_id": "0a" * 16,
         "tenant": "acme",
         "request_id": "r-1",
@@ -233,7 +233,7 @@ def test_a_heartbeat_needs_a_time_and_no_tenant() -> None:
 def test_an_unknown_kind_is_told_from_a_missing_one() -> None:
     assert refused(kind="tokens_eaten") == (
         DeadLetterReason.UNKNOWN_KIND,
-        "the event has kind 'tokens_eaten', which is not known to schema 1.1.0",
+        "the event has kind 'tokens_eaten', which is not known to schema 1.2.0",
     )
     assert refused(kind=None)[0] is DeadLetterReason.UNKNOWN_KIND
 

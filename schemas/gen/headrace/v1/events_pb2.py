@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/events.proto\x12\x0bheadrace.v1\"?\n\nEventBatch\x12\r\n\x05shard\x18\x01 \x01(\r\x12\"\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x12.headrace.v1.Event\",\n\x0b\x45ventFrames\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06\x65vents\x18\x02 \x03(\x0c\"\xa6\x07\n\x05\x45vent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x15\n\revent_time_us\x18\x05 \x01(\x03\x12\x14\n\x0cwatermark_us\x18\x06 \x01(\x03\x12\x10\n\x08sequence\x18\x07 \x01(\x04\x12\x38\n\x10tokens_generated\x18\x08 \x01(\x0b\x32\x1c.headrace.v1.TokensGeneratedH\x00\x12\x38\n\x10prompt_submitted\x18\t \x01(\x0b\x32\x1c.headrace.v1.PromptSubmittedH\x00\x12:\n\x11request_completed\x18\n \x01(\x0b\x32\x1d.headrace.v1.RequestCompletedH\x00\x12\x34\n\x0erequest_failed\x18\x0b \x01(\x0b\x32\x1a.headrace.v1.RequestFailedH\x00\x12<\n\x12stream_interrupted\x18\x0c \x01(\x0b\x32\x1e.headrace.v1.StreamInterruptedH\x00\x12+\n\theartbeat\x18\r \x01(\x0b\x32\x16.headrace.v1.HeartbeatH\x00\x12\x32\n\rhealth_sample\x18\x0e \x01(\x0b\x32\x19.headrace.v1.HealthSampleH\x00\x12\x34\n\x0e\x65xperts_routed\x18\x0f \x01(\x0b\x32\x1a.headrace.v1.ExpertsRoutedH\x00\x12\x0f\n\x07session\x18\x10 \x01(\t\x12\r\n\x05model\x18\x11 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x12 \x01(\t\x12\x0e\n\x06region\x18\x13 \x01(\t\x12\x10\n\x08trace_id\x18\x14 \x01(\x0c\x12\x0f\n\x07span_id\x18\x15 \x01(\x0c\x12\x0f\n\x07lamport\x18\x16 \x01(\x04\x12\x39\n\x0cvector_clock\x18\x17 \x03(\x0b\x32#.headrace.v1.Event.VectorClockEntry\x12\x16\n\x0eschema_version\x18\x18 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x19 \x01(\x0c\x12\x17\n\x0f\x63ritical_fields\x18\x1a \x03(\r\x12\x0e\n\x06source\x18\x1b \x01(\t\x12\x19\n\revent_time_ms\x18\x1c \x01(\x03\x42\x02\x18\x01\x1a\x32\n\x10VectorClockEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x06\n\x04\x62ody\"\xc7\x01\n\x0fPromptSubmitted\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x12\n\nmax_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12\x0f\n\x07\x61pi_key\x18\x04 \x01(\t\x12\x0c\n\x04user\x18\x05 \x01(\t\x12\x0e\n\x06stream\x18\x06 \x01(\x08\x12\x0f\n\x07\x63hoices\x18\x07 \x01(\r\x12\x16\n\x0eprompt_fact_id\x18\x08 \x01(\x0c\x12\x1a\n\x12without_completion\x18\t \x01(\x08\"B\n\x0fTokensGenerated\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x12\n\ncumulative\x18\x02 \x01(\x03\x12\x0c\n\x04text\x18\x03 \x01(\t\"W\n\x11StreamInterrupted\x12\x14\n\x0ctoken_offset\x18\x01 \x01(\x03\x12,\n\x06reason\x18\x02 \x01(\x0e\x32\x1c.headrace.v1.InterruptReason\"\xa2\x01\n\x10RequestCompleted\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12.\n\x0cusage_source\x18\x04 \x01(\x0e\x32\x18.headrace.v1.UsageSource\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\"\xa9\x01\n\rRequestFailed\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\r\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x03\x12.\n\x0cusage_source\x18\x06 \x01(\x0e\x32\x18.headrace.v1.UsageSource\"\x0b\n\tHeartbeat\"\x96\x01\n\x0cHealthSample\x12\x1d\n\x15gpu_memory_used_bytes\x18\x01 \x01(\x04\x12\x1e\n\x16gpu_memory_total_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cqueue_length\x18\x03 \x01(\r\x12\x14\n\x0ckv_cache_use\x18\x04 \x01(\x01\x12\x1b\n\x13temperature_celsius\x18\x05 \x01(\x01\"@\n\rExpertsRouted\x12\r\n\x05layer\x18\x01 \x01(\r\x12\x0f\n\x07\x65xperts\x18\x02 \x03(\r\x12\x0f\n\x07weights\x18\x03 \x03(\x02*\xa1\x01\n\x0fInterruptReason\x12 \n\x1cINTERRUPT_REASON_UNSPECIFIED\x10\x00\x12(\n$INTERRUPT_REASON_CLIENT_DISCONNECTED\x10\x01\x12$\n INTERRUPT_REASON_CONNECTION_LOST\x10\x02\x12\x1c\n\x18INTERRUPT_REASON_REVOKED\x10\x03*]\n\x0bUsageSource\x12\x17\n\x13USAGE_SOURCE_ABSENT\x10\x00\x12\x19\n\x15USAGE_SOURCE_REPORTED\x10\x01\x12\x1a\n\x16USAGE_SOURCE_ESTIMATED\x10\x02\x42\x12\n\x0eio.headrace.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headrace/v1/events.proto\x12\x0bheadrace.v1\"?\n\nEventBatch\x12\r\n\x05shard\x18\x01 \x01(\r\x12\"\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x12.headrace.v1.Event\",\n\x0b\x45ventFrames\x12\r\n\x05shard\x18\x01 \x01(\r\x12\x0e\n\x06\x65vents\x18\x02 \x03(\x0c\"\xa6\x07\n\x05\x45vent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x0c\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x15\n\revent_time_us\x18\x05 \x01(\x03\x12\x14\n\x0cwatermark_us\x18\x06 \x01(\x03\x12\x10\n\x08sequence\x18\x07 \x01(\x04\x12\x38\n\x10tokens_generated\x18\x08 \x01(\x0b\x32\x1c.headrace.v1.TokensGeneratedH\x00\x12\x38\n\x10prompt_submitted\x18\t \x01(\x0b\x32\x1c.headrace.v1.PromptSubmittedH\x00\x12:\n\x11request_completed\x18\n \x01(\x0b\x32\x1d.headrace.v1.RequestCompletedH\x00\x12\x34\n\x0erequest_failed\x18\x0b \x01(\x0b\x32\x1a.headrace.v1.RequestFailedH\x00\x12<\n\x12stream_interrupted\x18\x0c \x01(\x0b\x32\x1e.headrace.v1.StreamInterruptedH\x00\x12+\n\theartbeat\x18\r \x01(\x0b\x32\x16.headrace.v1.HeartbeatH\x00\x12\x32\n\rhealth_sample\x18\x0e \x01(\x0b\x32\x19.headrace.v1.HealthSampleH\x00\x12\x34\n\x0e\x65xperts_routed\x18\x0f \x01(\x0b\x32\x1a.headrace.v1.ExpertsRoutedH\x00\x12\x0f\n\x07session\x18\x10 \x01(\t\x12\r\n\x05model\x18\x11 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x12 \x01(\t\x12\x0e\n\x06region\x18\x13 \x01(\t\x12\x10\n\x08trace_id\x18\x14 \x01(\x0c\x12\x0f\n\x07span_id\x18\x15 \x01(\x0c\x12\x0f\n\x07lamport\x18\x16 \x01(\x04\x12\x39\n\x0cvector_clock\x18\x17 \x03(\x0b\x32#.headrace.v1.Event.VectorClockEntry\x12\x16\n\x0eschema_version\x18\x18 \x01(\t\x12\x14\n\x0c\x63ontent_hash\x18\x19 \x01(\x0c\x12\x17\n\x0f\x63ritical_fields\x18\x1a \x03(\r\x12\x0e\n\x06source\x18\x1b \x01(\t\x12\x19\n\revent_time_ms\x18\x1c \x01(\x03\x42\x02\x18\x01\x1a\x32\n\x10VectorClockEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x06\n\x04\x62ody\"\xf3\x01\n\x0fPromptSubmitted\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x12\n\nmax_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12\x0f\n\x07\x61pi_key\x18\x04 \x01(\t\x12\x0c\n\x04user\x18\x05 \x01(\t\x12\x0e\n\x06stream\x18\x06 \x01(\x08\x12\x0f\n\x07\x63hoices\x18\x07 \x01(\r\x12\x16\n\x0eprompt_fact_id\x18\x08 \x01(\x0c\x12\x1a\n\x12without_completion\x18\t \x01(\x08\x12\x10\n\x08provider\x18\n \x01(\t\x12\x18\n\x10resumed_at_token\x18\x0b \x01(\x03\"B\n\x0fTokensGenerated\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x12\n\ncumulative\x18\x02 \x01(\x03\x12\x0c\n\x04text\x18\x03 \x01(\t\"\x87\x01\n\x11StreamInterrupted\x12\x14\n\x0ctoken_offset\x18\x01 \x01(\x03\x12,\n\x06reason\x18\x02 \x01(\x0e\x32\x1c.headrace.v1.InterruptReason\x12.\n\x0cusage_source\x18\x03 \x01(\x0e\x32\x18.headrace.v1.UsageSource\"\xbe\x01\n\x10RequestCompleted\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12.\n\x0cusage_source\x18\x04 \x01(\x0e\x32\x18.headrace.v1.UsageSource\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x1a\n\x12\x63\x61\x63he_write_tokens\x18\x06 \x01(\x03\"\xa9\x01\n\rRequestFailed\x12\x13\n\x0b\x65rror_class\x18\x01 \x01(\t\x12\x0e\n\x06status\x18\x02 \x01(\r\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x15\n\rprompt_tokens\x18\x04 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x05 \x01(\x03\x12.\n\x0cusage_source\x18\x06 \x01(\x0e\x32\x18.headrace.v1.UsageSource\"\x0b\n\tHeartbeat\"\x96\x01\n\x0cHealthSample\x12\x1d\n\x15gpu_memory_used_bytes\x18\x01 \x01(\x04\x12\x1e\n\x16gpu_memory_total_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cqueue_length\x18\x03 \x01(\r\x12\x14\n\x0ckv_cache_use\x18\x04 \x01(\x01\x12\x1b\n\x13temperature_celsius\x18\x05 \x01(\x01\"@\n\rExpertsRouted\x12\r\n\x05layer\x18\x01 \x01(\r\x12\x0f\n\x07\x65xperts\x18\x02 \x03(\r\x12\x0f\n\x07weights\x18\x03 \x03(\x02*\xa1\x01\n\x0fInterruptReason\x12 \n\x1cINTERRUPT_REASON_UNSPECIFIED\x10\x00\x12(\n$INTERRUPT_REASON_CLIENT_DISCONNECTED\x10\x01\x12$\n INTERRUPT_REASON_CONNECTION_LOST\x10\x02\x12\x1c\n\x18INTERRUPT_REASON_REVOKED\x10\x03*]\n\x0bUsageSource\x12\x17\n\x13USAGE_SOURCE_ABSENT\x10\x00\x12\x19\n\x15USAGE_SOURCE_REPORTED\x10\x01\x12\x1a\n\x16USAGE_SOURCE_ESTIMATED\x10\x02\x42\x12\n\x0eio.headrace.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,10 +26,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVENT_VECTORCLOCKENTRY']._serialized_options = b'8\001'
   _globals['_EVENT'].fields_by_name['event_time_ms']._loaded_options = None
   _globals['_EVENT'].fields_by_name['event_time_ms']._serialized_options = b'\030\001'
-  _globals['_INTERRUPTREASON']._serialized_start=2018
-  _globals['_INTERRUPTREASON']._serialized_end=2179
-  _globals['_USAGESOURCE']._serialized_start=2181
-  _globals['_USAGESOURCE']._serialized_end=2274
+  _globals['_INTERRUPTREASON']._serialized_start=2139
+  _globals['_INTERRUPTREASON']._serialized_end=2300
+  _globals['_USAGESOURCE']._serialized_start=2302
+  _globals['_USAGESOURCE']._serialized_end=2395
   _globals['_EVENTBATCH']._serialized_start=41
   _globals['_EVENTBATCH']._serialized_end=104
   _globals['_EVENTFRAMES']._serialized_start=106
@@ -39,19 +39,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EVENT_VECTORCLOCKENTRY']._serialized_start=1029
   _globals['_EVENT_VECTORCLOCKENTRY']._serialized_end=1079
   _globals['_PROMPTSUBMITTED']._serialized_start=1090
-  _globals['_PROMPTSUBMITTED']._serialized_end=1289
-  _globals['_TOKENSGENERATED']._serialized_start=1291
-  _globals['_TOKENSGENERATED']._serialized_end=1357
-  _globals['_STREAMINTERRUPTED']._serialized_start=1359
-  _globals['_STREAMINTERRUPTED']._serialized_end=1446
-  _globals['_REQUESTCOMPLETED']._serialized_start=1449
-  _globals['_REQUESTCOMPLETED']._serialized_end=1611
-  _globals['_REQUESTFAILED']._serialized_start=1614
-  _globals['_REQUESTFAILED']._serialized_end=1783
-  _globals['_HEARTBEAT']._serialized_start=1785
-  _globals['_HEARTBEAT']._serialized_end=1796
-  _globals['_HEALTHSAMPLE']._serialized_start=1799
-  _globals['_HEALTHSAMPLE']._serialized_end=1949
-  _globals['_EXPERTSROUTED']._serialized_start=1951
-  _globals['_EXPERTSROUTED']._serialized_end=2015
+  _globals['_PROMPTSUBMITTED']._serialized_end=1333
+  _globals['_TOKENSGENERATED']._serialized_start=1335
+  _globals['_TOKENSGENERATED']._serialized_end=1401
+  _globals['_STREAMINTERRUPTED']._serialized_start=1404
+  _globals['_STREAMINTERRUPTED']._serialized_end=1539
+  _globals['_REQUESTCOMPLETED']._serialized_start=1542
+  _globals['_REQUESTCOMPLETED']._serialized_end=1732
+  _globals['_REQUESTFAILED']._serialized_start=1735
+  _globals['_REQUESTFAILED']._serialized_end=1904
+  _globals['_HEARTBEAT']._serialized_start=1906
+  _globals['_HEARTBEAT']._serialized_end=1917
+  _globals['_HEALTHSAMPLE']._serialized_start=1920
+  _globals['_HEALTHSAMPLE']._serialized_end=2070
+  _globals['_EXPERTSROUTED']._serialized_start=2072
+  _globals['_EXPERTSROUTED']._serialized_end=2136
 # @@protoc_insertion_point(module_scope)

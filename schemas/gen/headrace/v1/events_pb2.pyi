@@ -110,7 +110,7 @@ class Event(_message.Message):
     def __init__(self, event_id: _Optional[bytes] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., event_time_us: _Optional[int] = ..., watermark_us: _Optional[int] = ..., sequence: _Optional[int] = ..., tokens_generated: _Optional[_Union[TokensGenerated, _Mapping]] = ..., prompt_submitted: _Optional[_Union[PromptSubmitted, _Mapping]] = ..., request_completed: _Optional[_Union[RequestCompleted, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., stream_interrupted: _Optional[_Union[StreamInterrupted, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., health_sample: _Optional[_Union[HealthSample, _Mapping]] = ..., experts_routed: _Optional[_Union[ExpertsRouted, _Mapping]] = ..., session: _Optional[str] = ..., model: _Optional[str] = ..., backend: _Optional[str] = ..., region: _Optional[str] = ..., trace_id: _Optional[bytes] = ..., span_id: _Optional[bytes] = ..., lamport: _Optional[int] = ..., vector_clock: _Optional[_Mapping[str, int]] = ..., schema_version: _Optional[str] = ..., content_hash: _Optional[bytes] = ..., critical_fields: _Optional[_Iterable[int]] = ..., source: _Optional[str] = ..., event_time_ms: _Optional[int] = ...) -> None: ...
 
 class PromptSubmitted(_message.Message):
-    __slots__ = ("prompt_tokens", "max_tokens", "cached_tokens", "api_key", "user", "stream", "choices", "prompt_fact_id", "without_completion")
+    __slots__ = ("prompt_tokens", "max_tokens", "cached_tokens", "api_key", "user", "stream", "choices", "prompt_fact_id", "without_completion", "provider", "resumed_at_token")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,8 @@ class PromptSubmitted(_message.Message):
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FACT_ID_FIELD_NUMBER: _ClassVar[int]
     WITHOUT_COMPLETION_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_AT_TOKEN_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     max_tokens: int
     cached_tokens: int
@@ -129,7 +131,9 @@ class PromptSubmitted(_message.Message):
     choices: int
     prompt_fact_id: bytes
     without_completion: bool
-    def __init__(self, prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., api_key: _Optional[str] = ..., user: _Optional[str] = ..., stream: bool = ..., choices: _Optional[int] = ..., prompt_fact_id: _Optional[bytes] = ..., without_completion: bool = ...) -> None: ...
+    provider: str
+    resumed_at_token: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., api_key: _Optional[str] = ..., user: _Optional[str] = ..., stream: bool = ..., choices: _Optional[int] = ..., prompt_fact_id: _Optional[bytes] = ..., without_completion: bool = ..., provider: _Optional[str] = ..., resumed_at_token: _Optional[int] = ...) -> None: ...
 
 class TokensGenerated(_message.Message):
     __slots__ = ("count", "cumulative", "text")
@@ -142,26 +146,30 @@ class TokensGenerated(_message.Message):
     def __init__(self, count: _Optional[int] = ..., cumulative: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class StreamInterrupted(_message.Message):
-    __slots__ = ("token_offset", "reason")
+    __slots__ = ("token_offset", "reason", "usage_source")
     TOKEN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    USAGE_SOURCE_FIELD_NUMBER: _ClassVar[int]
     token_offset: int
     reason: InterruptReason
-    def __init__(self, token_offset: _Optional[int] = ..., reason: _Optional[_Union[InterruptReason, str]] = ...) -> None: ...
+    usage_source: UsageSource
+    def __init__(self, token_offset: _Optional[int] = ..., reason: _Optional[_Union[InterruptReason, str]] = ..., usage_source: _Optional[_Union[UsageSource, str]] = ...) -> None: ...
 
 class RequestCompleted(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "usage_source", "finish_reason")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "usage_source", "finish_reason", "cache_write_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     USAGE_SOURCE_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     usage_source: UsageSource
     finish_reason: str
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_source: _Optional[_Union[UsageSource, str]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    cache_write_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., usage_source: _Optional[_Union[UsageSource, str]] = ..., finish_reason: _Optional[str] = ..., cache_write_tokens: _Optional[int] = ...) -> None: ...
 
 class RequestFailed(_message.Message):
     __slots__ = ("error_class", "status", "retryable", "prompt_tokens", "completion_tokens", "usage_source")
