@@ -22,6 +22,7 @@ from schemas.decision_codec import (
 )
 from schemas.gen.headrace.v1 import events_pb2
 from schemas.upcast import UnsupportedVersionError, to_current
+from schemas.versions import CRITICAL
 
 __all__ = [
     "KINDS",
@@ -34,6 +35,7 @@ __all__ = [
     "UnreadableError",
     "canonical_body",
     "check_envelope",
+    "critical_marks",
     "decode_dead_letter",
     "decode_decision_batch",
     "decode_decisions",
@@ -354,6 +356,19 @@ _WRITTEN_AS: Final = {
 """Class of an event -> name of the body's field, names of the body's fields."""
 
 
+def critical_marks(event: ev.Event) -> list[int]:
+    """What `critical_fields` says of an event: a reader that does not know one of these fields must not read it."""
+    if not CRITICAL:
+        return []
+    known = (*CRITICAL.get("Event", ()), *CRITICAL.get(type(event).__name__, ()))
+    return [mark for name, mark in known if _is_set(event, name)]
+
+
+def _is_set(event: ev.Event, name: str) -> bool:
+    holder = event.provenance if name in ev.Provenance.__struct_fields__ else event
+    return holder is not None and bool(getattr(holder, name))
+
+
 def wire_event(event: ev.Event) -> events_pb2.Event:
     """The message of an event. Raises ValueError where a number does not fit its field."""
     kind, body_fields = _WRITTEN_AS[type(event)]
@@ -387,6 +402,8 @@ def wire_event(event: ev.Event) -> events_pb2.Event:
             getattr(body, name).extend(value)
         elif value:
             setattr(body, name, value)
+    if CRITICAL:
+        wire.critical_fields.extend(critical_marks(event))
     return wire
 
 

@@ -5,7 +5,7 @@ give the same input. Text is UTF-8, integers are 8 bytes, big-endian, two's comp
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -35,8 +35,18 @@ def event_id(session: str, sequence: int, kind: str) -> bytes:
     >>> event_id("session-1", 1, "prompt_submitted").hex()
     '015d8fb9ccc15191edec13603fe1362a'
     """
-    fields = (b"headrace.event.v1", session.encode(), _integer(sequence), kind.encode())
-    return blake3(_framed(fields)).digest(EVENT_ID_BYTES)
+    return event_ids_in(session)(sequence, kind)
+
+
+def event_ids_in(session: str) -> Callable[[int, str], bytes]:
+    """The same for many events of one session: a function of sequence and kind."""
+    of_session = _framed((b"headrace.event.v1", session.encode())) + _length(8)
+
+    def event_id(sequence: int, kind: str) -> bytes:
+        name = kind.encode()
+        return blake3(of_session + _integer(sequence) + _length(len(name)) + name).digest(EVENT_ID_BYTES)
+
+    return event_id
 
 
 def prompt_fact_id(model: str, first_tokens: Sequence[int], temperature: float) -> bytes:

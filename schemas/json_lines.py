@@ -24,7 +24,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from schemas import events as ev
-from schemas.codec import KINDS, MAX_EVENT_BYTES, NAME_OF_KIND, UnreadableError, check_envelope, read_event
+from schemas.codec import (
+    KINDS,
+    MAX_EVENT_BYTES,
+    NAME_OF_KIND,
+    UnreadableError,
+    check_envelope,
+    critical_marks,
+    read_event,
+)
 from schemas.dead_letters import WHOLE_RECORD, DeadLetter, DeadLetterReason, Position, dead_letter
 from schemas.decisions import BoundLimit, Decision
 from schemas.gen.headrace.v1 import decisions_pb2, events_pb2
@@ -251,6 +259,9 @@ def encode_line(event: ev.Event) -> bytes:
             value = getattr(event.provenance, name)
             if value:
                 fields[name] = written(value)
+    marks = critical_marks(event)
+    if marks:
+        fields["critical_fields"] = marks
     return _RENDER(fields)
 
 

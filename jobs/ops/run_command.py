@@ -17,6 +17,7 @@ from jobs.admission import build
 from jobs.ops import azure_trace
 from jobs.ops.figures import printable
 from jobs.ops.lateness import LatenessWatch
+from jobs.ops.older_schema import OlderSchema
 from jobs.ops.outputs import (
     ODD_COUNTS,
     Outputs,
@@ -40,7 +41,7 @@ from jobs.wiring.policies import load_policies
 from jobs.wiring.settings import AdmissionSettings, load_settings
 from schemas.codec import decode_events
 from schemas.dead_letters import DeadLetter, Position
-from schemas.events import Event
+from schemas.events import SCHEMA_VERSION, Event
 from udfs.domain.policy_log import PolicyLog
 
 DEMO_POLICIES = azure_trace.TRACE.parents[1] / "policies" / "demo.yaml"
@@ -133,6 +134,13 @@ def tell_of_unknown(fields: Counter[str]) -> None:
     if fields:
         named = ", ".join(f"{printable(name)} ({count:,})" for name, count in sorted(fields.items())[:20])
         typer.echo(f"fields that this version does not know, passed over: {named}", err=True)
+
+
+def tell_of_dropped(fields: Counter[str], version: str) -> None:
+    """Say which fields an older version of the schema has no place for."""
+    if fields:
+        named = ", ".join(f"{name} ({count:,})" for name, count in sorted(fields.items()))
+        typer.echo(f"fields that schema {version} does not have, left out: {named}", err=True)
 
 
 def tell_of_odd_times(summary: RunSummary) -> None:
@@ -263,19 +271,24 @@ def convert(
     files: Annotated[list[Path], typer.Argument(help="Event files (.pb, .jsonl; gzip or not), in log order.")],
     to: Annotated[Path, typer.Argument(help="The log to write, .pb or .pb.gz.")],
     *,
+    schema: Annotated[
+        str, typer.Option(metavar="VERSION", help="Write for consumers of this version, such as 1.1.")
+    ] = SCHEMA_VERSION,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Read event files, stamp their watermarks, and write one log of batches.
 
-    What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1.
+    What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1. With
+    --schema, fields that the older version lacks are left out and told; where one is critical, nothing is written.
     """
     _refuse_target(files, to)
+    older = OlderSchema(schema)
     watch = LatenessWatch()
     shard_count = load_settings().shard_count
     log = EventLog(plan_files(files), shard_count, with_provenance=True)
     with progress_on(Console(stderr=True)) as steps, steps.step("Converting"):
         events = watch.with_heartbeats(log.events())
-        written = write_event_file(to, events, shard_count=shard_count, batch_age_us=BATCH_AGE_US)
+        written = write_event_file(to, events, shard_count=shard_count, batch_age_us=BATCH_AGE_US, encode=older.encode)
     aside = to.with_name(f"{to.name}.dead-letters.jsonl")
     reasons = write_dead_letters(log.dead, aside)
     facts = {
@@ -284,9 +297,12 @@ def convert(
         "records": written.records,
         "dead_letters": dict(reasons),
         "unknown_fields": dict(log.unknown_fields),
+        "schema": older.version,
+        "dropped_fields": dict(older.dropped),
         "lateness": [msgspec.structs.asdict(source) for source in watch.statistics()],
     }
     tell_of_unknown(log.unknown_fields)
+    tell_of_dropped(older.dropped, older.version)
     if as_json:
         typer.echo(msgspec.json.encode(facts).decode())
     else:

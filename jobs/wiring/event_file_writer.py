@@ -1,6 +1,6 @@
 """Events into files, in log order, whole files or none."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,12 +43,14 @@ def write_event_file(
     batch_events: int = BATCH_EVENTS,
     batch_age_us: int = BATCH_AGE_US,
     gzip: bool | None = None,
+    encode: Callable[[int, list[Event]], bytes] = encode_events,
 ) -> Written:
     """Write EventBatch records, as producers would have sent them: each shard's events in order.
 
     A batch is closed when it holds `batch_events`, and when the event time of the stream has gone `batch_age_us` past
-    its first event. `gzip` None: as the name says. Raises OutputFileError where the file can't be written, ValueError
-    for a number that does not fit its field; then `path` is as it was.
+    its first event. `gzip` None: as the name says. `encode` makes a record of a shard and its events. Raises
+    OutputFileError where the file can't be written, ValueError for a number that does not fit its field; then `path` is
+    as it was.
     """
     file = Path(path)
     records = written = 0
@@ -56,7 +58,7 @@ def write_event_file(
         for shard, batch in batches(
             events, shard_count=shard_count, batch_events=batch_events, batch_age_us=batch_age_us
         ):
-            record = encode_events(shard, batch)
+            record = encode(shard, batch)
             out.write(length_prefix(len(record)))
             out.write(record)
             records += 1

@@ -1,17 +1,20 @@
 """Bringing events of other schema versions to the one version that folds see.
 
-One step a version, applied to the decoded message at the edge. A step knows its two versions and nothing else. Events
-newer than this reader are read as they are where the major version is the same and every field that they mark as
-critical is known here: dropping the others loses nothing that the producer called needed. All else is refused.
+One step a version, applied to the decoded message at the edge. A step knows its two versions and nothing else. What
+becomes of which version stands in `schemas.versions`. An event of a newer minor version is read as it is, version and
+unknown fields included, where every field that it marks as critical is known here: passing over the others loses
+nothing that the producer called needed.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from schemas.events import SCHEMA_VERSION
 from schemas.gen.headrace.v1.events_pb2 import Event as WireEvent
 from schemas.upcast import v1_0_to_v1_1, v1_1_to_v1_2
+from schemas.versions import CURRENT, FIELD_OF_MARK, ROUTES, Route, UnsupportedVersionError, minor_of, parse, route_of
+
+__all__ = ["STEPS", "Step", "UnsupportedVersionError", "to_current"]
 
 
 class Step(NamedTuple):
@@ -28,62 +31,38 @@ STEPS: Final[Mapping[str, Step]] = {
 """major.minor of an event -> the step that leads on from it. Patch versions never change meaning."""
 
 
-class UnsupportedVersionError(ValueError):
-    """An event that can be brought to the current version neither way."""
-
-
-_SEMANTIC_VERSION: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(\.[0-9]{1,9})?([-+][0-9A-Za-z.+-]*)?")
-
-
-def _minor(version: str) -> tuple[int, int]:
-    """Major and minor of a semantic version; the patch may be left out."""
-    found = _SEMANTIC_VERSION.fullmatch(version)
-    if found is None:
-        # The version comes from outside and may be long.
-        raise UnsupportedVersionError(
-            f"schema version {version[:40]!r} is not a semantic version such as {SCHEMA_VERSION}"
-        )
-    return int(found[1]), int(found[2])
-
-
-CURRENT: Final = _minor(SCHEMA_VERSION)
-_KNOWN_FIELDS: Final = frozenset(field.number for field in WireEvent.DESCRIPTOR.fields)
-
-
 def to_current(event: WireEvent) -> None:
     """Bring `event` to SCHEMA_VERSION, in place.
 
     Raises UnsupportedVersionError, and then the event is unchanged, or OverflowError where a step finds a value that
     the next version can't hold.
     """
-    version = _minor(event.schema_version)
-    if version == CURRENT:
-        return
-    if version > CURRENT:
-        _accept_newer(event, version)
-        return
-    name = f"{version[0]}.{version[1]}"
-    if name not in STEPS:
-        raise UnsupportedVersionError(
-            f"schema version {event.schema_version!r} is not supported; known are {', '.join(STEPS)} "
-            f"and {SCHEMA_VERSION}"
-        )
-    while name in STEPS:
-        step = STEPS[name]
-        step.apply(event)
-        name = step.to_version
-    event.schema_version = SCHEMA_VERSION
+    route = route_of(event.schema_version)
+    if route is Route.UPCAST:
+        name = minor_of(event.schema_version)
+        while name in STEPS:
+            step = STEPS[name]
+            step.apply(event)
+            name = step.to_version
+        event.schema_version = SCHEMA_VERSION
+    elif route is Route.READ_IF_KNOWN:
+        _require_known(event)
+    elif route is Route.REFUSE:
+        raise UnsupportedVersionError(_why_refused(event.schema_version))
 
 
-def _accept_newer(event: WireEvent, version: tuple[int, int]) -> None:
-    if version[0] != CURRENT[0]:
-        raise UnsupportedVersionError(
-            f"schema version {event.schema_version!r} is of another major version than {SCHEMA_VERSION}; "
-            "upgrade this reader first"
-        )
-    unknown = sorted(set(event.critical_fields) - _KNOWN_FIELDS)
+def _require_known(event: WireEvent) -> None:
+    unknown = sorted(set(event.critical_fields) - FIELD_OF_MARK.keys())
     if unknown:
         raise UnsupportedVersionError(
             f"schema version {event.schema_version!r} marks fields {unknown} as critical, "
             f"and a reader of {SCHEMA_VERSION} does not know them; upgrade this reader first"
         )
+
+
+def _why_refused(version: str) -> str:
+    if parse(version)[0] > CURRENT[0]:
+        return (
+            f"schema version {version!r} is of another major version than {SCHEMA_VERSION}; upgrade this reader first"
+        )
+    return f"schema version {version!r} is not supported; known are {', '.join(ROUTES)}"
