@@ -1,0 +1,1 @@
+"""Logs of edge sites that wrote while offline: `merge` brings them together, `appending` says what is news in one."""
