@@ -26,3 +26,7 @@ class Anomaly(Enum):
     """Overdrawn tokens beyond what a limit carries as debt."""
     SUBJECTS_FULL = "subjects_full"
     """Too many keys, users or models at once: the newest share one meter."""
+    LATE = "late"
+    """An event behind its source's watermark, stamped and passed on all the same."""
+    UNCHECKED = "unchecked"
+    """An event older than the ids that are remembered: it may be a duplicate, and passed on."""

@@ -4,6 +4,7 @@ A number may come as a string, a time in seconds, in nanoseconds or as ISO 8601.
 or broken count, a time before 1970, is refused by its name: a wrong guess would bill somebody.
 """
 
+import re
 from datetime import datetime, timezone
 from math import isfinite
 from typing import Any, Final
@@ -17,7 +18,7 @@ from udfs.domain.ingest.record import UnreadableRecordError
 MAX_TOKENS: Final = 10**12
 """More tokens than any request has; what is above is a fault of its producer."""
 
-_DIGITS: Final = 20
+_WRITTEN_NUMBER: Final = re.compile(r" *[+-]?[0-9]{1,20}([.][0-9]{0,6})?([eE][+-]?[0-9]{1,2})? *", re.ASCII)
 _QUOTED: Final = 60
 
 
@@ -48,6 +49,8 @@ def json_of(value: bytes) -> Any:  # noqa: ANN401 - whatever a producer wrote
         return msgspec.json.decode(value.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise malformed(f"not JSON: {error}") from None
+    except RecursionError:
+        raise malformed("nested too deeply") from None
 
 
 def json_object_of(value: bytes) -> dict[str, Any]:
@@ -104,12 +107,8 @@ def _integer(value: object) -> int | None:
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
-    if isinstance(value, str) and len(value) <= _DIGITS and value.strip().isascii():
-        try:
-            number = float(value) if "." in value or "e" in value.lower() else int(value)
-        except ValueError:
-            return None
-        return _integer(number) if isinstance(number, float) else number
+    if isinstance(value, str) and _WRITTEN_NUMBER.fullmatch(value):
+        return int(value) if value.strip("+- ").isdigit() else _integer(float(value))
     return None
 
 

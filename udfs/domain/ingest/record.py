@@ -8,6 +8,7 @@ import msgspec
 
 from schemas.dead_letters import WHOLE_RECORD, DeadLetterReason
 from schemas.events import Event
+from udfs.domain.ingest.trace_context import TRACEPARENT, in_trace, trace_context
 
 MAX_RECORD_BYTES: Final = 10_000_000
 """A larger foreign record is refused unread: no adapter may be made to hold what it can't bound."""
@@ -77,13 +78,21 @@ The same record gives the same events, with the same ids, however often it is re
 
 
 def read_foreign(adapter: Adapter, record: Foreign, origin: Origin) -> Reading:
-    """Read a record by its adapter; never raises. What can't be read comes back as refused."""
+    """Read a record by its adapter; never raises. What can't be read comes back as refused.
+
+    Events that name no trace belong to that of the record's `traceparent`.
+    """
     if len(record.value) > MAX_RECORD_BYTES:
         detail = f"the record has {len(record.value):,} bytes, at most {MAX_RECORD_BYTES:,} are read"
         return Reading(refused=[Refused(DeadLetterReason.TOO_LARGE, detail)])
     try:
-        return adapter(record, origin)
+        reading = adapter(record, origin)
     except UnreadableRecordError as unreadable:
         return Reading(refused=[Refused(unreadable.reason, unreadable.detail)])
     except RecursionError:
         return Reading(refused=[Refused(DeadLetterReason.MALFORMED, "nested too deeply")])
+    header = record.headers.get(TRACEPARENT)
+    context = trace_context(header) if header else None
+    if context is not None:
+        reading.events = [in_trace(event, context) for event in reading.events]
+    return reading
