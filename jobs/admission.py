@@ -51,8 +51,8 @@ def build_on_kafka(env: "StreamExecutionEnvironment", settings: AdmissionSetting
 
     kafka = KafkaTables(env, settings)
     decided = _decide(kafka.read_events(settings.events_topic), settings, with_counts=False)
-    kafka.write_decisions(decided, decisions_topic(settings.generation))
-    kafka.write_dead_letters(decided.get_side_output(DEAD_LETTERS), settings.events_topic)
+    kafka.write_batches(decided, Uid.DECISIONS, decisions_topic(settings.generation))
+    kafka.write_dead_letters(decided.get_side_output(DEAD_LETTERS), Uid.DEAD_LETTERS, settings.events_topic)
     form = current_form(LimiterFold.version, settings.shard_count)
     check_snapshot(env, LimiterFold.name, Uid.LIMITER.value, form)
 

@@ -15,6 +15,8 @@ from rich.table import Table
 from jobs.ops import (
     diff_command,
     dlq_command,
+    doctor_command,
+    ingest_command,
     job_command,
     load_command,
     local_command,
@@ -30,12 +32,14 @@ from jobs.ops.generations import GenerationError
 from jobs.ops.load.plan import PlanError
 from jobs.ops.local.layout import LocalError
 from jobs.ops.policy_command import policy_app
+from jobs.ops.schema_command import schema_app
 from jobs.ops.snapshots import SnapshotError
 from jobs.wiring.atomic_file import OutputFileError
 from jobs.wiring.decision_files import DecisionFileError
 from jobs.wiring.embedded import JobFailedError
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.flink_rest import FlinkError
+from jobs.wiring.foreign_files import ForeignFileError
 from jobs.wiring.java import JavaNotFoundError
 from jobs.wiring.kafka_log import KafkaLogError
 from jobs.wiring.kafka_topics import KafkaUnavailableError
@@ -47,6 +51,7 @@ MISTAKES = (
     DlqError,
     EventFileError,
     FlinkError,
+    ForeignFileError,
     GenerationError,
     JavaNotFoundError,
     JobFailedError,
@@ -74,6 +79,7 @@ app = typer.Typer(
 )
 app.add_typer(policy_app, name="policy")
 app.add_typer(dlq_command.dlq_app, name="dlq")
+app.add_typer(schema_app, name="schema")
 
 
 def _examples(*lines: str) -> str:
@@ -89,9 +95,15 @@ app.command(
         "headrace run monday.jsonl tuesday.jsonl -p policies.yaml -o out/week --decisions jsonl",
     )
 )(run_command.run)
-app.command(epilog=_examples("headrace convert events.jsonl events.pb.gz", "headrace convert part-*.jsonl log.pb"))(
-    run_command.convert
-)
+app.command(epilog=_examples(*ingest_command.INGEST_EXAMPLES))(ingest_command.ingest)
+app.command(epilog=_examples(*doctor_command.DOCTOR_EXAMPLES))(doctor_command.doctor)
+app.command(
+    epilog=_examples(
+        "headrace convert events.jsonl events.pb.gz",
+        "headrace convert part-*.jsonl log.pb",
+        "headrace convert events.jsonl log.pb --schema 1.1",
+    )
+)(run_command.convert)
 
 
 app.command(

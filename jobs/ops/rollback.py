@@ -109,7 +109,7 @@ class Rollback:
     def catch_up(self, share: Share, timeout_s: float) -> dict[int, int]:
         """Wait until the candidate has decided all that the log holds now; returns its ends by partition."""
         ends = self._ends()
-        group = self._target.settings.model_copy(update={"generation": self.candidate.generation}).generation_group
+        group = self._target.settings.model_copy(update={"generation": self.candidate.generation}).consumer_group
         deadline = time.monotonic() + timeout_s
         before = -1
         while (left := self._left(group, ends)) > 0:

@@ -11,11 +11,14 @@ from jobs.ops.local.flink import flink_home
 from jobs.wiring.flink_rest import FlinkError
 from jobs.wiring.java_errors import causes_in
 
-JOB_MODULES: Final = {"admission": "jobs.admission"}
+JOB_MODULES: Final = {"admission": "jobs.admission", "ingest": "jobs.ingest"}
 """What can be submitted, by the name that commands take."""
 
 SECRETS: Final = "HEADRACE_KAFKA__SASL_"
 """Beginning of the names of variables that a job may be given by its environment alone."""
+
+_SAYS_NOTHING: Final = re.compile("ProgramAbort|Py4JJavaError")
+"""Exceptions that tell of another one; Java's own trace has it."""
 
 _JOB_ID: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
 
@@ -70,5 +73,7 @@ def _why(said: str) -> str:
     ours = [line.removeprefix("headrace: ") for line in lines if line.startswith("headrace: ")]
     if ours:
         return "\n".join(ours)
-    python = [line for line in lines if re.match(r"^[\w.]+(Error|Exception): ", line) and "ProgramAbort" not in line]
+    python = [
+        line for line in lines if re.match(r"^[\w.]+(Error|Exception): ", line) and not _SAYS_NOTHING.search(line)
+    ]
     return (python[-1:] or causes_in("\n".join(lines))[-1:] or lines[-1:] or ["it said nothing"])[0]

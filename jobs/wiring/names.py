@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 ADMISSION_JOB: Final = "headrace-admission"
+INGEST_JOB: Final = "headrace-ingest"
 
 
 def job_name(job: str, generation: int) -> str:
@@ -29,3 +30,9 @@ class Uid(str, Enum):
     DEAD_LETTERS = "dead-letters-sink"
     COUNTS = "counts-sink"
     UNREAD = "unread-sink"
+    FOREIGN_SOURCE = "foreign-source"
+    """Followed by the name of the source."""
+    HEARTBEATS = "heartbeats-source"
+    STAMPING = "stamping"
+    EVENTS = "events-sink"
+    FOREIGN_DEAD_LETTERS = "foreign-dead-letters-sink"

@@ -6,10 +6,10 @@
 import os
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -17,6 +17,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 from pydantic_settings import SettingsError as PydanticSettingsError
+from typing_extensions import Self
 
 from jobs.wiring.kafka_settings import KafkaSettings
 from schemas.topics import SHARD_COUNT, Topic
@@ -31,30 +32,17 @@ class SettingsError(ValueError):
     """Settings that can't be used; one line for each fault, naming the key."""
 
 
-class AdmissionSettings(BaseSettings):
-    """Settings of the admission job."""
+class JobSettings(BaseSettings):
+    """What every job can be told."""
 
     model_config = SettingsConfigDict(
         env_prefix="HEADRACE_", env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
     )
 
-    profile: Literal["embedded", "cluster"] = Field(
-        "embedded", description="embedded: a MiniCluster, files in and out; cluster: Kafka in and out"
-    )
-    input: tuple[Path, ...] = Field((), description="event files, read one after the other")
-    output: Path = Field(Path("out"), description="folder for decisions, dead letters, checkpoints and logs")
-    policies: Path | None = Field(None, description="YAML file of limiter policies; none: nothing is limited")
-
     shard_count: int = Field(SHARD_COUNT, ge=1, le=MAX_PARALLELISM, description="shards of the log, for its whole life")
     parallelism: int = Field(1, ge=1, le=MAX_PARALLELISM, description="subtasks of the fold")
-    state_backend: Literal["hashmap", "rocksdb"] = Field("hashmap", description="where Flink keeps state")
-    checkpoint_interval_ms: int = Field(5_000, ge=10, description="time between checkpoints")
-    buffer_timeout_ms: int = Field(5, ge=0, description="how long a network buffer may wait to fill")
-    restore_from: Path | None = Field(None, description="checkpoint or savepoint folder to start from")
-
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="how Kafka is reached")
-    events_topic: str = Field(Topic.EVENTS.value, pattern=TOPIC_NAME, description="topic of the log that is decided")
-    generation: int = Field(1, ge=1, description="generation of decisions that is written; a rollback writes the next")
+    events_topic: str = Field(Topic.EVENTS.value, pattern=TOPIC_NAME, description="topic of the log of events")
     group: str = Field("headrace-admission", pattern=TOPIC_NAME, description="consumer group and transactions")
     start: Literal["earliest-offset", "latest-offset"] = Field(
         "earliest-offset", description="where a job without a savepoint starts to read"
@@ -73,15 +61,15 @@ class AdmissionSettings(BaseSettings):
     max_ahead_seconds: int = Field(3_600, ge=1, description="how far an event may be ahead of its own watermark")
 
     @model_validator(mode="after")
-    def _parallelism_within_shards(self) -> "AdmissionSettings":
+    def _parallelism_within_shards(self) -> Self:
         if self.parallelism > self.shard_count:
             raise ValueError(f"parallelism {self.parallelism} is more than shard_count {self.shard_count}: lower it")
         return self
 
     @property
-    def generation_group(self) -> str:
-        """The consumer group and transactional prefix of this generation: no two may share one."""
-        return self.group if self.generation == 1 else f"{self.group}-g{self.generation}"
+    def consumer_group(self) -> str:
+        """The consumer group and transactional prefix: no two jobs may share one."""
+        return self.group
 
     @property
     def fold(self) -> FoldSettings:
@@ -95,7 +83,77 @@ class AdmissionSettings(BaseSettings):
         )
 
 
+class AdmissionSettings(JobSettings):
+    """Settings of the admission job."""
+
+    profile: Literal["embedded", "cluster"] = Field(
+        "embedded", description="embedded: a MiniCluster, files in and out; cluster: Kafka in and out"
+    )
+    input: tuple[Path, ...] = Field((), description="event files, read one after the other")
+    output: Path = Field(Path("out"), description="folder for decisions, dead letters, checkpoints and logs")
+    policies: Path | None = Field(None, description="YAML file of limiter policies; none: nothing is limited")
+    state_backend: Literal["hashmap", "rocksdb"] = Field("hashmap", description="where Flink keeps state")
+    checkpoint_interval_ms: int = Field(5_000, ge=10, description="time between checkpoints")
+    buffer_timeout_ms: int = Field(5, ge=0, description="how long a network buffer may wait to fill")
+    restore_from: Path | None = Field(None, description="checkpoint or savepoint folder to start from")
+    generation: int = Field(1, ge=1, description="generation of decisions that is written; a rollback writes the next")
+
+    @property
+    def consumer_group(self) -> str:
+        """The consumer group and transactional prefix of this generation: no two may share one."""
+        return self.group if self.generation == 1 else f"{self.group}-g{self.generation}"
+
+
+class ForeignSource(BaseModel):
+    """A topic that something else writes, and how it is read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    topic: str = Field(pattern=TOPIC_NAME, description="topic to read")
+    format: str = Field(description="what its records are; `headrace ingest --help` lists them")
+    name: str = Field(
+        "", pattern=r"^[a-z0-9-]{0,40}$", description="of the source, for its watermark and state; else the topic's"
+    )
+    tenant: str = Field("", description="tenant of records that name none")
+    region: str = Field("", description="region of records that name none")
+    backend: str = Field("", description="backend of records that name none")
+    mapping: Path | None = Field(None, description="mapping file, for the formats csv and jsonl")
+
+    @property
+    def source(self) -> str:
+        """What its events name as their source."""
+        return self.name or self.topic
+
+
+class IngestSettings(JobSettings):
+    """Settings of the ingest job."""
+
+    group: str = Field("headrace-ingest", pattern=TOPIC_NAME, description="consumer group and transactions")
+    # Heartbeats keep a shard alive; by event time yesterday's log would make it forget what it has seen.
+    state_ttl_days: int = Field(36_500, ge=1, description="days of event time after which a silent shard is forgotten")
+    sources: tuple[ForeignSource, ...] = Field((), description="topics to read, each with its format")
+    heartbeat_seconds: int = Field(1, ge=1, le=60, description="time between heartbeats into every shard")
+
+    @model_validator(mode="after")
+    def _sources_are_told_apart(self) -> Self:
+        names = [source.source for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"sources: {', '.join(twice)} stands there twice, give each a name of its own")
+        return self
+
+
+SettingsT = TypeVar("SettingsT", bound=JobSettings)
+JOB_SETTINGS: tuple[type[JobSettings], ...] = (AdmissionSettings, IngestSettings)
+"""Of every job: a variable of the environment may be for another one."""
+
+
 def load_settings(config: Path | None = None, **given: Any) -> AdmissionSettings:
+    """Settings of the admission job; see `load_job_settings`."""
+    return load_job_settings(AdmissionSettings, config, **given)
+
+
+def load_job_settings(kind: type[SettingsT], config: Path | None = None, **given: Any) -> SettingsT:
     """Settings from a file, the environment and what was given, where the last that speaks wins.
 
     Raises SettingsError for a missing or unreadable file, an unknown key or a value that is not allowed.
@@ -103,7 +161,7 @@ def load_settings(config: Path | None = None, **given: Any) -> AdmissionSettings
     source = _file_source(config)
     _refuse_unknown_environment()
 
-    class FromFile(AdmissionSettings):
+    class FromFile(kind):  # type: ignore[valid-type, misc]
         @classmethod
         def settings_customise_sources(
             cls,
@@ -127,13 +185,13 @@ def load_settings(config: Path | None = None, **given: Any) -> AdmissionSettings
         lines = [f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {fault['msg']}" for fault in error.errors()]
         place = f"{source}: " if source else ""
         raise SettingsError("\n".join(place + line for line in lines)) from error
-    return AdmissionSettings.model_validate(found.model_dump())
+    return kind.model_validate(found.model_dump())
 
 
 def _refuse_unknown_environment() -> None:
     """A slip in a variable's name must not leave the default in force."""
     prefix = "HEADRACE_"
-    known = [prefix + name.upper() for name in AdmissionSettings.model_fields]
+    known = sorted({prefix + name.upper() for kind in JOB_SETTINGS for name in kind.model_fields})
     for name in sorted(os.environ):
         if name.startswith(prefix) and name.split("__")[0] not in known:
             near = get_close_matches(name, known, 1)

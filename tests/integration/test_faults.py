@@ -80,10 +80,10 @@ class Watch:
             time.sleep(0.2)
 
 
-def host_of_the_fold(flink: Flink, job_id: str) -> str:
-    """The name of the TaskManager that runs the limiter."""
+def host_of_the_fold(flink: Flink, job_id: str, fold: str = Uid.LIMITER.value) -> str:
+    """The name of the TaskManager that runs a fold."""
     vertices = flink._call(f"/jobs/{job_id}")["vertices"]
-    vertex = next(it["id"] for it in vertices if it["name"].startswith(Uid.LIMITER.value))
+    vertex = next(it["id"] for it in vertices if it["name"].startswith(fold))
     resource = flink._call(f"/jobs/{job_id}/vertices/{vertex}")["subtasks"][0]["taskmanager-id"]
     return str(resource).rsplit("-", 1)[0]
 

@@ -94,13 +94,17 @@ class KeyedFold(KeyedProcessFunction):
         fold: Callable[[], AnyFold],
         policies: PolicyLog[Any],
         encode: Callable[[int, Iterable[Any], tuple[int, int]], bytes],
-        shard_of: Callable[[str], int],
+        shard_of: Callable[[str], int] | None,
         settings: FoldSettings,
         *,
         shard_count: int,
-        with_counts: bool,
+        with_counts: bool = False,
     ) -> None:
-        """`fold` makes the fold where it runs; all arguments travel to the workers. `with_counts`: fill COUNTS."""
+        """`fold` makes the fold where it runs; all arguments travel to the workers. `with_counts`: fill COUNTS.
+
+        `shard_of` None: the fold passes a shard's events on. Its outputs are events, whole, a record without any leads
+        to none, and its keys are not spread over shards: each shard has its own.
+        """
         self._shard_count = shard_count
         self._make_fold = fold
         self._policies = policies
@@ -108,6 +112,7 @@ class KeyedFold(KeyedProcessFunction):
         self._shard_of = shard_of
         self._settings = settings
         self._with_counts = with_counts
+        self._passes_on = shard_of is None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Bind to Flink's state and metrics."""
@@ -135,12 +140,12 @@ class KeyedFold(KeyedProcessFunction):
         if self._with_counts:
             yield COUNTS, msgspec.json.encode(shard_fold.counts)
         # The first record of a shard is told of in any case: from there on, this run's decisions hold.
-        if result.outputs or is_first:
+        if result.outputs or (is_first and not self._passes_on):
             yield Row(shard, self._encode(shard, result.outputs, (partition, offset)))
         self._metrics.record(
             shard,
             shard_fold.counts,
-            result.outputs,
+            () if self._passes_on else result.outputs,
             watermark_us=shard_fold.watermark_us,
             newest_us=shard_fold.newest_us,
             took_s=perf_counter() - began,
@@ -149,10 +154,12 @@ class KeyedFold(KeyedProcessFunction):
 
     def _open_shard(self, shard: int) -> ShardFold[Any, Any, Any]:
         shard_of = self._shard_of
+        owns = None if shard_of is None else lambda key: shard_of(key) == shard
         return ShardFold(
             self._fold,
             self._policies,
             self._store,
             self._settings,
-            owns=lambda key: shard_of(key) == shard,
+            owns=owns,
+            with_provenance=self._passes_on,
         )

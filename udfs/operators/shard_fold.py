@@ -144,13 +144,16 @@ class ShardFold(Generic[State, Policy, Out]):
         store: ShardStore,
         settings: FoldSettings | None = None,
         owns: Callable[[str], bool] | None = None,
+        *,
+        with_provenance: bool = False,
     ) -> None:
-        """Recover from what is in `store`."""
+        """Recover from what is in `store`. `with_provenance`: the fold passes events on, trace ids and clocks too."""
         self._fold = fold
         self._policies = policies
         self._store = store
         self._settings = settings or FoldSettings()
         self._owns = owns
+        self._with_provenance = with_provenance
         self.counts: Counter[str] = Counter()
         self._poisoned: set[_Place] = set()
         self._number = 0
@@ -180,7 +183,7 @@ class ShardFold(Generic[State, Policy, Out]):
 
     def process(self, record: bytes, where: Position) -> BatchResult[Out]:
         """Decide one EventBatch. Never raises on what is in it."""
-        batch = decode_events(record, where)
+        batch = decode_events(record, where, with_provenance=self._with_provenance)
         number = self._number + 1
         dead = batch.dead
         counts = self.counts.copy()

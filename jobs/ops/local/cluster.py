@@ -163,7 +163,7 @@ class Up:
         if (
             before
             or live != settings.generation
-            or committed_offsets(settings.kafka, settings.generation_group, settings.events_topic)
+            or committed_offsets(settings.kafka, settings.consumer_group, settings.events_topic)
         ):
             # To begin anew would decide the log again, perhaps otherwise, under the same ids.
             self._tell(f"{name}: was stopped or has failed; go on with: headrace restore admission --from latest")

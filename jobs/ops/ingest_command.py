@@ -1,0 +1,151 @@
+"""`headrace ingest`: what gateways and engines wrote, as a log of events."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from jobs.ops.figures import count, printable
+from jobs.ops.foreign_reading import Account, ForeignReading, opened
+from jobs.ops.log_options import JsonOption
+from jobs.ops.outputs import write_dead_letters
+from jobs.ops.run_command import BATCH_AGE_US, progress_on
+from jobs.wiring.event_file_writer import write_event_file, write_json_lines
+from jobs.wiring.event_files import EventFormat, format_of_name
+from jobs.wiring.foreign_files import (
+    SHIPPED_MAPPINGS,
+    ForeignFile,
+    ForeignFileError,
+    Reader,
+    load_mapping,
+    reader_of_format,
+    reader_of_mapping,
+    shipped_mappings,
+)
+from jobs.wiring.settings import load_settings
+from udfs.domain.ingest.fields import time_of_iso
+from udfs.domain.ingest.formats import FORMATS
+from udfs.domain.ingest.record import Origin, UnreadableRecordError
+
+INGEST_EXAMPLES: Final = (
+    "headrace ingest --from litellm payloads.jsonl.gz --to monday.pb.gz",
+    "headrace ingest --from otlp --tenant acme spans/*.json",
+    "headrace ingest --from azure-llm-2023 --tenant azure AzureLLMInferenceTrace_conv.csv",
+    "headrace ingest --mapping ours.yaml --tenant acme requests.csv",
+)
+FORMAT_HELP: Final = (
+    "What the files hold: "
+    + "; ".join(f"{it.name} ({it.words})" for it in FORMATS.values())
+    + f"; or a mapping that is shipped: {', '.join(shipped_mappings())}."
+)
+
+
+def ingest(
+    files: Annotated[list[Path], typer.Argument(help="Files to read, in log order; .gz is unpacked.")],
+    *,
+    source_format: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=FORMAT_HELP)] = None,
+    mapping: Annotated[
+        Path | None, typer.Option(help="Mapping file, for CSV and JSON lines of your own.", dir_okay=False)
+    ] = None,
+    to: Annotated[Path, typer.Option(help="Log to write: .pb, .pb.gz or .jsonl.", dir_okay=False)] = Path(
+        "events.pb.gz"
+    ),
+    tenant: Annotated[str, typer.Option(help="Tenant of records that name none.")] = "",
+    region: Annotated[str, typer.Option(help="Region of records that name none.")] = "",
+    backend: Annotated[str, typer.Option(help="Backend of records that name none.")] = "",
+    source: Annotated[str | None, typer.Option(help="Name of the producer.", show_default="the format")] = None,
+    received_at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When records without a time of their own came, in ISO 8601.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read what gateways and engines write, and write one log of events, stamped with watermarks.
+
+    What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1.
+    `headrace run` decides the log, `headrace doctor` says what a file is.
+    """
+    reader = _reader(source_format, mapping)
+    received_us = _time(received_at)
+    inputs = opened(files, received_us)
+    _refuse_target(files, to)
+    origin = Origin(source=source or reader.name, tenant=tenant, region=region, backend=backend)
+    reading = ForeignReading(reader, origin)
+    written = _write(reading, inputs, to)
+    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
+    reasons = dict(write_dead_letters(reading.dead, aside))
+    if as_json:
+        facts = {"log": str(to), "format": reader.name, "written": written, "dead_letters": reasons}
+        account = msgspec.to_builtins(reading.account)
+        typer.echo(msgspec.json.encode({**facts, **account}).decode())
+    else:
+        _show(reading.account, reasons, to, aside)
+    if reasons:
+        raise typer.Exit(1)
+
+
+def _write(reading: ForeignReading, inputs: list[ForeignFile], to: Path) -> int:
+    total = sum(file.size_bytes for file in inputs) or 1
+    with progress_on(Console(stderr=True)) as steps, steps.step("Reading", known=True) as step:
+        events = reading.events(inputs, lambda done: step(done / total))
+        if format_of_name(to) is EventFormat.JSON_LINES:
+            return write_json_lines(to, events)
+        shards = load_settings().shard_count
+        return write_event_file(to, events, shard_count=shards, batch_age_us=BATCH_AGE_US).events
+
+
+def _reader(source_format: str | None, mapping: Path | None) -> Reader:
+    """Raises ForeignFileError where it is not said what the files are."""
+    if mapping is not None:
+        if source_format is not None:
+            raise ForeignFileError("--from and --mapping: leave out either, a mapping says what its files are")
+        return reader_of_mapping(mapping.stem, load_mapping(mapping))
+    if source_format is None:
+        raise ForeignFileError("--from: say what the files hold; `headrace doctor FILE` finds it out")
+    if source_format in FORMATS:
+        return reader_of_format(FORMATS[source_format])
+    if source_format in shipped_mappings():
+        return reader_of_mapping(source_format, load_mapping(SHIPPED_MAPPINGS / f"{source_format}.yaml"))
+    known = ", ".join((*FORMATS, *shipped_mappings()))
+    raise ForeignFileError(f"--from {source_format}: no such format; known are {known}")
+
+
+def _time(received_at: str | None) -> int:
+    try:
+        return time_of_iso(received_at, "--received-at") or 0
+    except UnreadableRecordError as error:
+        raise ForeignFileError(error.detail) from error
+
+
+def _refuse_target(files: list[Path], to: Path) -> None:
+    if any(to.exists() and path.exists() and to.samefile(path) for path in files):
+        raise ForeignFileError(f"{to}: is among the files to read; name another file with --to")
+
+
+def _show(account: Account, reasons: dict[str, int], to: Path, aside: Path) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    rows = {
+        "records read": account.records,
+        "events written": account.events,
+        "requests": account.requests,
+        "  completed": account.completed,
+        "  failed": account.failed,
+        "  interrupted": account.interrupted,
+        "prompt tokens": account.prompt_tokens,
+        "completion tokens": account.completion_tokens,
+        "duplicates left out": account.duplicates,
+        "late events": account.late,
+        **{f"passed over: {what}": number for what, number in sorted(account.passed_over.items())},
+        **{f"dead letters: {reason}": number for reason, number in sorted(reasons.items())},
+    }
+    for what, number in rows.items():
+        table.add_row(what, count(number))
+    console = Console()
+    console.print(table)
+    console.print(printable(str(to), 4_096), soft_wrap=True, highlight=False)
+    if reasons:
+        console.print(f"dead letters: {printable(str(aside), 4_096)}", soft_wrap=True, highlight=False)
