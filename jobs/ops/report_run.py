@@ -25,6 +25,8 @@ ANOMALY_MEANINGS: Final = {
     Anomaly.OVERDRAWN: "tokens generated beyond what was granted",
     Anomaly.WRITTEN_OFF: "overdrawn tokens beyond what a limit carries as debt",
     Anomaly.SUBJECTS_FULL: "keys, users or models beyond the number followed",
+    Anomaly.LATE: "events behind their source's watermark",
+    Anomaly.UNCHECKED: "events older than the ids that are remembered",
 }
 
 COUNTER_MEANINGS: Final = {

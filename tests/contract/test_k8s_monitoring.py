@@ -15,6 +15,7 @@ from schemas.dead_letters import DeadLetterReason
 from schemas.decisions import DecisionKind
 from tests.contract.manifests import K8S, REPOSITORY, Manifest, build, merged_template, only
 from udfs.domain.anomaly import Anomaly
+from udfs.domain.ingest.stamping import StampingFold
 from udfs.domain.limiter import LimiterFold
 from udfs.operators.metric_names import (
     dead_letter_counter,
@@ -40,7 +41,7 @@ RUNBOOKS = (
 VARIABLES = {
     "$__rate_interval": "5m",
     "$namespace": "headrace",
-    "$job_name": "headrace_admission(_g[0-9]+)?",
+    "$job_name": "headrace_(admission(_g[0-9]+)?|ingest)",
 }
 
 ALERTS: list[dict[str, Any]] = [
@@ -106,7 +107,7 @@ def test_an_expression_asks_for_our_job(expression: str) -> None:
     for selector in selectors(expression):
         asked = labels(selector)
         if selector.name in folds:
-            assert asked["fold"] == LimiterFold.name
+            assert asked["fold"] in {LimiterFold.name, StampingFold.name}
         if str(selector.name).startswith(("flink_jobmanager_job_", "flink_taskmanager_job_")):
             # A rollback writes the next generation, by a job of another name.
             for generation in (1, 2, 12):
@@ -239,7 +240,8 @@ def test_panels_lie_side_by_side(name: str) -> None:
 def test_variables_of_a_dashboard_are_declared(name: str) -> None:
     variables = {variable["name"]: variable for variable in BOARDS[name]["templating"]["list"]}
     declared = variables.keys()
-    assert variables["job_name"]["allValue"] == VARIABLES["$job_name"]
+    assert variables["job_name"]["allValue"] in {"headrace_admission(_g[0-9]+)?", "headrace_ingest"}
+    assert re.fullmatch(VARIABLES["$job_name"], variables["job_name"]["allValue"].replace("(_g[0-9]+)?", "_g2"))
     asked = set(re.findall(r"\$\{?(\w+)", json.dumps(BOARDS[name]["panels"])))
 
     assert {variable for variable in asked if not variable.startswith("__")} <= declared

@@ -1,11 +1,13 @@
 """Names that outlive a deploy, against what was committed: savepoints find their state by them, dashboards metrics."""
 
-from jobs.wiring.names import ADMISSION_JOB, Uid
-from jobs.wiring.settings import AdmissionSettings
+from jobs.wiring.names import ADMISSION_JOB, INGEST_JOB, Uid
+from jobs.wiring.settings import AdmissionSettings, IngestSettings
 from schemas.topics import shard_of
 from tests.conftest import Golden
 from tests.limiter_world import Direct, at, chunk, completed, limit, policy, prompt
 from udfs.domain.anomaly import Anomaly
+from udfs.domain.ingest.formats import FORMATS
+from udfs.domain.ingest.stamping import StampingFold
 from udfs.domain.limiter import LimiterFold
 from udfs.operators.keyed_fold import COUNTS, DEAD_LETTERS
 from udfs.operators.shard_fold import KEY_PREFIX, LOG_FORM, META_FORM, META_KEY
@@ -17,15 +19,19 @@ def test_names_are_those_that_were_committed(golden: Golden) -> None:
     golden.check(
         "names.json",
         {
-            "jobs": [ADMISSION_JOB],
+            "jobs": [ADMISSION_JOB, INGEST_JOB],
             "uids": {uid.name: uid.value for uid in Uid},
-            "states": {"limiter": [LimiterFold.name, f"{LimiterFold.name}-meta", f"{LimiterFold.name}-log"]},
+            "states": {
+                fold: [fold, f"{fold}-meta", f"{fold}-log"] for fold in (LimiterFold.name, StampingFold.name)
+            },
             "keys_in_state": {"key": KEY_PREFIX, "meta": META_KEY},
             "forms": {"key": HEADER_FORM, "meta": META_FORM, "log": LOG_FORM},
-            "state_version": LimiterFold.version,
+            "state_versions": {fold.name: fold.version for fold in (LimiterFold, StampingFold)},
             "side_outputs": [DEAD_LETTERS.tag_id, COUNTS.tag_id],
             "anomalies": {anomaly.name: anomaly.value for anomaly in Anomaly},
             "settings": sorted(AdmissionSettings.model_fields),
+            "ingest_settings": sorted(IngestSettings.model_fields),
+            "formats": sorted(FORMATS),
             "max_parallelism": MAX_PARALLELISM,
             "routing_keys": list(routing_keys(32)),
             "shards": {tenant: shard_of(tenant) for tenant in ("acme", "", "tenant-7", "täglich")},
