@@ -86,7 +86,7 @@ def _tried(reader: Reader, path: Path) -> tuple[int, int]:
     readable = refused = events = 0
     try:
         for placed in islice(reader.records(ForeignFile(path, received_at_us=1)), TRIED_RECORDS):
-            reading = read_foreign(reader.adapter, placed.record, _ORIGIN)
+            reading = read_foreign(reader.adapter, placed.record, _TRIED)
             readable += bool(reading.events or (reader.refuses_others and reading.passed_over))
             refused += bool(reading.refused)
             events += len(reading.events)
@@ -95,6 +95,9 @@ def _tried(reader: Reader, path: Path) -> tuple[int, int]:
         return 0, 0
     return max(readable - refused, int(readable > 0)), events
 
+
+_TRIED: Final = Origin(source="doctor", tenant=NO_TENANT, backend=NO_TENANT)
+"""All that a record may leave to the command line is given, so that its form alone is judged."""
 
 _ORIGIN: Final = Origin(source="doctor", tenant=NO_TENANT)
 

@@ -55,5 +55,7 @@ def _say(found: Diagnosis, file: Path) -> None:
         console.print(
             f"  {finding.reason}, {times} in line {count(finding.line)}: {printable(finding.detail, 400)}", markup=False
         )
-    tenant = " --tenant NAME" if found.without_tenant else ""
-    console.print(f"headrace ingest --from {found.format}{tenant} {shlex.quote(name)}", markup=False)
+    options = " --tenant NAME" if found.without_tenant else ""
+    if any("without a time" in finding.detail for finding in found.findings):
+        options += " --received-at TIME"
+    console.print(f"headrace ingest --from {found.format}{options} {shlex.quote(name)}", markup=False)
