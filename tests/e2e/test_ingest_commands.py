@@ -87,9 +87,8 @@ def test_what_can_not_be_read_is_put_aside_with_its_line(payloads: Path, tmp_pat
 def test_the_azure_trace_has_the_totals_that_its_columns_sum_to(tmp_path: Path) -> None:
     with gzip.open(TRACE, "rt", newline="") as trace:
         rows = list(csv.DictReader(trace))
-    done = headrace(
-        "ingest", "--from", "azure-llm-2023", "--tenant", "azure", "--to", tmp_path / "a.pb", "--json", TRACE
-    )
+    given = ("--from", "azure-llm-2023", "--tenant", "azure", "--to", tmp_path / "a.pb")
+    done = headrace("ingest", *given, "--json", TRACE)
     facts = json.loads(done.stdout)
     assert facts["requests"] == facts["completed"] == len(rows)
     assert facts["prompt_tokens"] == sum(int(row["ContextTokens"]) for row in rows)
@@ -150,7 +149,7 @@ def test_the_doctor_knows_a_file_by_what_is_in_it(tmp_path: Path, name: str, con
     done = headrace("doctor", tmp_path / name, "--json")
     found = json.loads(done.stdout)
     assert found["format"] == known_as
-    assert found["events"] > 0
+    assert found["events"] > 0 or known_as == "prometheus", "a scrape does not say when it was"
 
 
 def test_the_doctor_says_what_is_wrong_and_where(payloads: Path) -> None:
