@@ -117,7 +117,6 @@ class ForeignSource(BaseModel):
     tenant: str = Field("", description="tenant of records that name none")
     region: str = Field("", description="region of records that name none")
     backend: str = Field("", description="backend of records that name none")
-    mapping: Path | None = Field(None, description="mapping file, for the formats csv and jsonl")
 
     @property
     def source(self) -> str:

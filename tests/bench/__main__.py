@@ -304,6 +304,14 @@ def bench_savepoint(sizes: argparse.Namespace) -> list[Figure]:
     return bench_savepoint(sizes.tenants)
 
 
+def bench_ingest(sizes: argparse.Namespace) -> list[Figure]:
+    """Adapters alone, and the ingest job."""
+    from tests.bench.ingest import bench_adapters
+    from tests.bench.kafka.ingest import bench_ingest
+
+    return [*bench_adapters(best_rate), *bench_ingest(sizes.payloads)]
+
+
 BENCHES: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "fold": lambda _: bench_fold(),
     "codec": lambda _: bench_codec(),
@@ -313,6 +321,7 @@ BENCHES: dict[str, Callable[[argparse.Namespace], list[Figure]]] = {
     "kafka": bench_kafka,
     "latency": bench_latency,
     "savepoint": bench_savepoint,
+    "ingest": bench_ingest,
 }
 
 
@@ -326,6 +335,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, nargs="+", default=[5_000, 20_000], help="latency: events a second")
     parser.add_argument("--seconds", type=float, default=30, help="latency: of each load (default %(default)s)")
     parser.add_argument("--tenants", type=int, default=1_000_000, help="savepoint: tenants (default %(default)s)")
+    parser.add_argument("--payloads", type=int, default=100_000, help="ingest: records (default %(default)s)")
     parser.add_argument("--measure-keys", type=int, help=argparse.SUPPRESS)
     found = parser.parse_args()
     unknown = [name for name in found.names if name not in BENCHES]

@@ -47,6 +47,21 @@ class Profile:
         times = [member.cpu_times() for family in families for member in family]
         return float(sum(used.user + used.system for used in times))
 
+    def make_append_time(self, topic: str) -> None:
+        """Have a topic of the catalog, which carries the writer's time, carry the broker's."""
+        with admin_of(self.kafka) as admin:
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, APPEND_TIME)])
+
+    def await_finished(self, job: str, timeout_s: float) -> None:
+        """Wait for the end of a job that has one. Raises TimeoutError and AssertionError where it fails."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.flink.state(job)) != "FINISHED":
+            if state in {"FAILED", "CANCELED"}:
+                raise AssertionError(f"the job has {state.lower()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the job is {state} after {timeout_s:.0f} s")
+            time.sleep(POLL_S)
+
     def make_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         create_topic(self.kafka, name, partitions, APPEND_TIME, 1)
 
@@ -148,9 +163,7 @@ def started(
                 taskmanagers=taskmanagers, policies=policy_file, submits=False, with_postgres=False
             )
             profile = Profile(layout)
-            # The catalog's topics carry the writer's time.
-            with admin_of(profile.kafka) as admin:
-                admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, decisions_topic(1), APPEND_TIME)])
+            profile.make_append_time(decisions_topic(1))
             yield profile
         finally:
             down(folder, _silent, keep_data=False)
