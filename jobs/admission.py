@@ -11,6 +11,7 @@ import typer
 
 from jobs.wiring.cluster import submit
 from jobs.wiring.embedded import JobFailedError, run
+from jobs.wiring.environment import Folders
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.java import JavaNotFoundError
 from jobs.wiring.names import ADMISSION_JOB, Uid, job_name
@@ -22,8 +23,6 @@ from udfs.domain.limiter import LimiterPolicy
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
-
-    from jobs.wiring.environment import Folders
 
 
 def build(env: "StreamExecutionEnvironment", settings: AdmissionSettings, folders: "Folders") -> None:
@@ -109,7 +108,8 @@ def main(
     if not settings.input:
         raise SettingsError("input: name at least one event file with --input, or in the settings")
     job = run(ADMISSION_JOB, build, settings)
-    typer.echo(f"{job.counts.get('events', 0):,} events decided in {job.seconds:.1f} s: {settings.output / 'work'}")
+    decisions = Folders.below(settings.output).decisions
+    typer.echo(f"{job.counts.get('events', 0):,} events decided in {job.seconds:.1f} s: {decisions}")
 
 
 MISTAKES = (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError, SnapshotMismatchError)

@@ -1,16 +1,17 @@
 """The sides of a comparison: a file of decisions, a generation, or a topic."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from jobs.ops.effective import read_batches
+from jobs.ops.effective import Stretch, decisions_from, first_decided, read_batches
 from jobs.ops.log_options import LogAccess
 from jobs.wiring.decision_files import DecisionFileError
 from jobs.wiring.decision_reader import read_decisions
 from jobs.wiring.kafka_log import TopicReader
 from jobs.wiring.topic_catalog import decisions_topic
+from schemas.codec import DecidedBatch
 from schemas.decisions import Decision
 
 _GENERATION = "gen:"
@@ -24,8 +25,22 @@ class SideError(ValueError):
 class Side(Protocol):
     """Decisions to compare."""
 
-    def decisions(self) -> Iterator[Decision]:
-        """All of them."""
+    def decisions(self, starts: Mapping[Stretch, int] | None = None) -> Iterator[Decision]:
+        """All of them; with `starts`, of a generation only those of records from there on."""
+
+    def starts(self) -> dict[Stretch, int] | None:
+        """The first record of events that a generation decided, by shard and partition; None: it is not known."""
+
+
+def common_starts(a: Side, b: Side) -> dict[Stretch, int] | None:
+    """The first records that both decided, where the sides are generations and begin at different ones; else None.
+
+    A generation that a rollback made begins at its snapshot: what came before is no difference.
+    """
+    of_a, of_b = a.starts(), b.starts()
+    if of_a is None or of_b is None or of_a == of_b:
+        return None
+    return {stretch: max(start, of_b[stretch]) for stretch, start in of_a.items() if stretch in of_b}
 
 
 def side_of(name: str, access: LogAccess, tenants: tuple[str, ...] = ()) -> AbstractContextManager[Side]:
@@ -37,7 +52,7 @@ def side_of(name: str, access: LogAccess, tenants: tuple[str, ...] = ()) -> Abst
         number = name.removeprefix(_GENERATION)
         if not (number.isascii() and number.isdigit() and 0 < int(number) < 1_000_000):
             raise SideError(f"{name}: a generation is a number from 1 on, such as gen:1")
-        return _topic(decisions_topic(int(number)), access, tenants)
+        return _topic(decisions_topic(int(number)), access, tenants, is_generation=True)
     if name.startswith(_TOPIC):
         return _topic(name.removeprefix(_TOPIC), access, tenants)
     return _file(Path(name))
@@ -60,14 +75,17 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def decisions(self) -> Iterator[Decision]:
+    def decisions(self, starts: Mapping[Stretch, int] | None = None) -> Iterator[Decision]:  # noqa: ARG002 - no places
         return read_decisions(self._path)
+
+    def starts(self) -> None:
+        return None
 
 
 @contextmanager
-def _topic(topic: str, access: LogAccess, tenants: tuple[str, ...]) -> Iterator[Side]:
+def _topic(topic: str, access: LogAccess, tenants: tuple[str, ...], *, is_generation: bool = False) -> Iterator[Side]:
     with TopicReader(access.kafka, topic) as reader:
-        yield _Topic(reader, access.shard_count, tenants)
+        yield (_Generation if is_generation else _Topic)(reader, access.shard_count, tenants)
 
 
 class _Topic:
@@ -76,6 +94,21 @@ class _Topic:
         self._shard_count = shard_count
         self._tenants = tenants
 
-    def decisions(self) -> Iterator[Decision]:
-        for batch in read_batches(self._reader, self._reader.partitions_of(self._tenants, self._shard_count)):
+    def batches(self) -> Iterator[DecidedBatch]:
+        return read_batches(self._reader, self._reader.partitions_of(self._tenants, self._shard_count))
+
+    def decisions(self, starts: Mapping[Stretch, int] | None = None) -> Iterator[Decision]:  # noqa: ARG002 - takes all
+        for batch in self.batches():
             yield from batch.decisions
+
+    def starts(self) -> dict[Stretch, int] | None:
+        return None
+
+
+class _Generation(_Topic):
+    def decisions(self, starts: Mapping[Stretch, int] | None = None) -> Iterator[Decision]:
+        return super().decisions() if starts is None else decisions_from(self.batches(), starts)
+
+    def starts(self) -> dict[Stretch, int] | None:
+        # Without any there is nothing to cut at, and a comparison of nothing would call the sides the same.
+        return first_decided(self.batches()) or None

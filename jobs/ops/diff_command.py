@@ -6,7 +6,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from jobs.ops.decision_sides import SideError, side_of
+from jobs.ops.decision_sides import SideError, common_starts, side_of
 from jobs.ops.diff import Window, diff_decisions
 from jobs.ops.diff_view import print_diff
 from jobs.ops.log_options import ConfigOption, JsonOption, ServersOption, log_access, time_us
@@ -42,6 +42,9 @@ def diff(
     id with another content within a side is a fault, and counts as a difference. With --since and --until each side is
     cut by itself, so a decision that moved across the cut is on one side only.
 
+    A generation that a rollback made begins at its snapshot. Without --since two generations are therefore compared
+    from the first record that both decided, shard by shard.
+
     Exit status, as of diff: 0 the same, 1 different, 2 trouble.
     """
     try:
@@ -57,16 +60,26 @@ def diff(
             progress_on(Console(stderr=True)) as steps,
             steps.step("Comparing"),
         ):
+            starts = common_starts(side_a, side_b) if since is None else None
             found = diff_decisions(
-                side_a.decisions(), side_b.decisions(), window=window, ignore=ignore or (), examples=examples
+                side_a.decisions(starts),
+                side_b.decisions(starts),
+                window=window,
+                ignore=ignore or (),
+                examples=examples,
             )
     except _TROUBLE as error:
         for line in str(error).splitlines():
             typer.echo(f"headrace: {line}", err=True)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(msgspec.json.encode({"same": found.is_same, "a": a, "b": b, **msgspec.to_builtins(found)}).decode())
+        facts = {"same": found.is_same, "a": a, "b": b, "from_common_start": starts is not None}
+        typer.echo(msgspec.json.encode({**facts, **msgspec.to_builtins(found)}).decode())
     else:
+        if starts is not None:
+            typer.echo(
+                "From the first record that both decided, in each shard; --since TIME compares from a time instead."
+            )
         print_diff(Console(), found, a, b)
     if not found.is_same:
         raise typer.Exit(1)

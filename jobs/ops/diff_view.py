@@ -93,6 +93,7 @@ def _cells(tenant: TenantDiff) -> list[str]:
 
 
 def _print_examples(console: Console, tenants: list[TenantDiff]) -> None:
+    left = sum(bool(tenant.examples) for tenant in tenants[MOST_TENANTS_IN_EXAMPLES:])
     for tenant in tenants[:MOST_TENANTS_IN_EXAMPLES]:
         if tenant.examples:
             console.print()
@@ -101,6 +102,10 @@ def _print_examples(console: Console, tenants: list[TenantDiff]) -> None:
             console.print(Text(f"  {printable(example.decision_id)}: {_WHAT[example.kind]}"), highlight=False)
             for line in _lines(example):
                 console.print(Text(f"    {line}"), highlight=False)
+    if left:
+        more = f"No examples of {_tenants(left)} more are shown: headrace diff --tenant NAME shows those of one."
+        console.print()
+        console.print(Text(more), highlight=False)
 
 
 def _lines(example: Example) -> list[str]:

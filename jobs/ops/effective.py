@@ -75,9 +75,18 @@ def decisions_between(
     found: Iterable[DecidedBatch], starts: Mapping[Stretch, int], ends: Mapping[int, int]
 ) -> Iterator[Decision]:
     """Decisions of records from `starts` up to `ends` (by partition), without what has no start."""
+    return decisions_from((it for it in found if _is_before(it, ends)), starts)
+
+
+def _is_before(batch: DecidedBatch, ends: Mapping[int, int]) -> bool:
+    return batch.offset is not None and batch.partition is not None and batch.offset < ends.get(batch.partition, 0)
+
+
+def decisions_from(found: Iterable[DecidedBatch], starts: Mapping[Stretch, int]) -> Iterator[Decision]:
+    """Decisions of records from `starts` on, without what has no start."""
     for batch in found:
         if batch.offset is None or batch.partition is None:
             continue
         start = starts.get((batch.shard, batch.partition))
-        if start is not None and start <= batch.offset < ends.get(batch.partition, 0):
+        if start is not None and start <= batch.offset:
             yield from batch.decisions

@@ -11,6 +11,8 @@ from schemas.codec import decode_events
 from schemas.dead_letters import Position
 from schemas.topics import shard_of
 
+_MOST_DOUBTS = 3
+
 
 class EventRecord(NamedTuple):
     """One EventBatch of a shard. `share`: how much of the log has been read with it, 0 to 1."""
@@ -39,6 +41,9 @@ class EventSource(Protocol):
 
         `since_us` leaves out the beginning of the log, up to about that time.
         """
+
+    def doubts(self) -> list[str]:
+        """Why the order of what was read so far may not be that in which it was decided."""
 
 
 class FileEvents:
@@ -69,22 +74,31 @@ class FileEvents:
                         continue
                     yield EventRecord(shard, record, where, read / total)
 
+    def doubts(self) -> list[str]:
+        """See EventSource: files have one order."""
+        return []
+
 
 def _ends_before(record: bytes, where: Position, since_us: int) -> bool:
     return all(event.event_time_us < since_us for event in decode_events(record, where).events)
 
 
 class KafkaEvents:
-    """The events topic, as far as it reaches when the reading starts."""
+    """The events topic, as far as it reaches when the reading starts.
+
+    All partitions are read, of one tenant too: the job takes a record's shard from its key, wherever it lies, so one
+    that a producer put into another partition was decided with the rest.
+    """
 
     def __init__(self, reader: TopicReader, shard_count: int) -> None:
         """`reader` stays the caller's to close."""
         self._reader = reader
         self._shard_count = shard_count
+        self._seen: dict[int, set[int]] = {}
 
-    def reach(self, tenants: Collection[str]) -> Reach:
+    def reach(self, tenants: Collection[str]) -> Reach:  # noqa: ARG002 - any partition may hold them
         """See EventSource."""
-        slices = self._reader.slices(self._reader.partitions_of(tenants, self._shard_count))
+        slices = self._reader.slices()
         cut = [f"{one.partition} before offset {one.oldest:,}" for one in slices if not one.reaches_back]
         if not cut:
             return Reach(is_whole=True)
@@ -94,20 +108,33 @@ class KafkaEvents:
     def records(self, tenants: Collection[str], since_us: int | None = None) -> Iterator[EventRecord]:
         """See EventSource. `since_us` is compared with the records' timestamps, found by the broker.
 
-        Raises KafkaLogError and its kinds.
+        A shard's records of several partitions come in the order in which they were sent: the nearest to the one in
+        which the job read them, which is not known. Raises KafkaLogError and its kinds.
         """
         shards = shards_of_tenants(tenants, self._shard_count)
-        slices = self._reader.slices(self._reader.partitions_of(tenants, self._shard_count), from_us=since_us)
+        slices = self._reader.slices(from_us=since_us)
         total = sum(one.end - one.start for one in slices) or 1
-        for read, record in enumerate(self._reader.records(slices), 1):
+        for read, record in enumerate(self._reader.records_as_sent(slices), 1):
             if record.value is None:
                 continue
             # As the job routes it: a key that names no shard goes to the first, which puts aside what is not its own.
             shard = shard_of_key(record.key, self._shard_count) or 0
             if shards and shard not in shards:
                 continue
+            if shard_of_key(record.key, self._shard_count) is not None:
+                self._seen.setdefault(shard, set()).add(record.partition)
             where = Position(self._reader.topic, record.partition, record.offset)
             yield EventRecord(shard, record.value, where, min(read / total, 1.0))
+
+    def doubts(self) -> list[str]:
+        """See EventSource."""
+        return [
+            f"records of shard {shard} lie in partitions {', '.join(map(str, sorted(partitions)))}: they are taken "
+            "in the order in which they were sent, which may not be the one in which the job read them; let producers "
+            "use the shard's key and Kafka's default partitioner"
+            for shard, partitions in sorted(self._seen.items())
+            if len(partitions) > 1
+        ][:_MOST_DOUBTS]
 
 
 def shards_of_tenants(tenants: Collection[str], shard_count: int) -> frozenset[int]:

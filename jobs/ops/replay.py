@@ -8,11 +8,12 @@ exactly the job's decisions come out.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from jobs.ops.effective import Stretch
 from jobs.ops.event_sources import EventSource, Reach
 from schemas.dead_letters import DeadLetter, Position
 from schemas.decisions import Decision, DecisionKind, DecisionMode
@@ -107,15 +108,19 @@ class Replay:
     ) -> None:
         """`fold` may be one that looks on; `is_enough` says, after the record at a position, whether it has seen all.
 
+        `starts`, where they are set before the reading, leave out what is decided of records before them, and of
+        stretches that have none.
         `progress` is told how much of the log is read, 0 to 1.
         """
         self._source = source
         self._window = window
         self._shard_count = shard_count
         self.progress = progress
+        self.starts: Mapping[Stretch, int] | None = None
         self._is_enough = is_enough
         self._fold = InProcessFold(fold or LimiterFold(), policies, settings, shard_count)
         self._records = self._events = self._count = 0
+        self._left_out = 0
         self._first_us: int | None = None
         self._tenants: dict[str, TenantReplay] = {}
         self._dead: Counter[str] = Counter()
@@ -136,16 +141,27 @@ class Replay:
             self._records += 1
             self._events += result.events
             self._note(result.dead)
+            is_in = self._is_from_start(shard, where)
             for decision in result.outputs:
                 if self._first_us is None or decision.decided_at_us < self._first_us:
                     self._first_us = decision.decided_at_us
                 waiting.see(decision)
-                if window.holds(decision):
+                if not window.holds(decision):
+                    continue
+                if is_in:
                     self._tally(decision)
                     yield decision
+                else:
+                    self._left_out += 1
             if self._is_enough(where):
                 break
         self.progress(1.0)
+
+    def _is_from_start(self, shard: int, where: Position) -> bool:
+        if self.starts is None:
+            return True
+        start = self.starts.get((shard, where.partition))
+        return start is not None and where.offset >= start
 
     def _note(self, dead: Collection[DeadLetter]) -> None:
         for letter in dead:
@@ -188,6 +204,12 @@ class Replay:
         from_us = window.from_us
         if from_us is not None and self._first_us is not None and self._first_us >= from_us and found:
             found.append("the slice begins before what is left of the log does, so its beginning is missing")
+        if self._left_out:
+            found.append(
+                f"{self._left_out:,} decisions are left out: what they are compared with begins later, in its shard; "
+                "give the beginning of the slice to compare from a time instead"
+            )
+        found += self._source.doubts()
         missing = sorted(window.tenants - self._tenants.keys())
         if missing:
             found.append(f"nothing was decided for {', '.join(missing[:5])} in this slice")

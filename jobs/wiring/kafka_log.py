@@ -2,8 +2,9 @@
 
 A read has an end that is known when it starts: where the partitions ended then, or a time. It belongs to no consumer
 group and commits nothing, so it disturbs no job. Records come in the order of their partition; between partitions there
-is none. That is enough for a replay: a shard lies in one partition (see record_keys), and a decision depends on its
-tenant's events alone. Records of transactions that were aborted, or are not committed yet, are left out.
+is none, but the one in which they were sent. A shard should lie in one partition (see record_keys), and a decision
+depends on its tenant's events alone; but the job takes the shard from a record's key, wherever it lies. Records of
+transactions that were aborted, or are not committed yet, are left out.
 
 Times select by the records' timestamps, which are set when a record is sent and may differ from the times of the events
 in it.
@@ -11,7 +12,7 @@ in it.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,7 @@ from typing_extensions import Self
 
 from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.record_keys import partition_of, record_keys
+from jobs.wiring.send_order import SendOrder
 from schemas.topics import shard_of
 
 CONNECT_MS: Final = 8_000
@@ -92,7 +94,7 @@ class Slice(NamedTuple):
 
 
 def partition_of_tenant(tenant: str, shard_count: int, partition_count: int) -> int:
-    """The partition that all records with events of `tenant` are in.
+    """The partition in which records of `tenant` belong: where Kafka's default partitioner puts its shard's key.
 
     >>> partition_of_tenant("acme", 32, 4), partition_of_tenant("tenant-7", 32, 4)
     (1, 2)
@@ -144,7 +146,10 @@ class TopicReader:
         self._consumer.close()
 
     def partitions_of(self, tenants: Iterable[str], shard_count: int) -> tuple[int, ...]:
-        """The partitions that hold these tenants; all of them where none is named."""
+        """The partitions in which these tenants belong; all of them where none is named.
+
+        That is where the job writes decisions. What others write may lie elsewhere.
+        """
         named = {partition_of_tenant(tenant, shard_count, len(self.partitions)) for tenant in tenants}
         return tuple(sorted(named)) or self.partitions
 
@@ -190,6 +195,30 @@ class TopicReader:
         At most a few megabytes are held. Raises LogTruncatedError where retention overtakes the read, and
         BrokerUnreachableError where it comes no further for `SILENCE_SECONDS`.
         """
+        for records, _ in self._polls(slices, frozenset):
+            yield from records
+
+    def records_as_sent(self, slices: Iterable[Slice]) -> Iterator[LogRecord]:
+        """The records of these slices in the order in which they were sent: see SendOrder. Raises as `records` does.
+
+        A partition that is ahead waits for the others, so a few megabytes of each are held at most.
+        """
+        slices = tuple(slices)
+        order: SendOrder[LogRecord] = SendOrder(one.partition for one in slices if one.start < one.end)
+        for records, ended in self._polls(slices, lambda: order.ahead):
+            order.take(records)
+            for partition in ended:
+                order.end(partition)
+            yield from order.ready()
+
+    def _polls(
+        self, slices: Iterable[Slice], ahead: Callable[[], Collection[int]]
+    ) -> Iterator[tuple[Iterator[LogRecord], list[int]]]:
+        """What each poll brings, until all slices are read: records, and the partitions of which no more come.
+
+        Partitions that are `ahead` are not asked. The records are to be taken before the next poll.
+        """
+        slices = tuple(slices)
         ends = {TopicPartition(self.topic, one.partition): one.end for one in slices if one.start < one.end}
         starts = {TopicPartition(self.topic, one.partition): one.start for one in slices}
         consumer = self._consumer
@@ -202,13 +231,15 @@ class TopicReader:
         open_ends = dict(ends)
         moved_at = time.monotonic()
         while open_ends:
+            waiting = ahead()
             with self._in_our_words():
+                if paused := [at for at in open_ends if at.partition in waiting]:
+                    consumer.pause(*paused)
                 batches = consumer.poll(timeout_ms=_POLL_MS)
-            for at, batch in batches.items():
-                end = ends[at]
-                for record in batch:
-                    if record.offset < end:
-                        yield _record(record)
+                if paused:
+                    consumer.resume(*paused)
+            yield (_record(it) for at, batch in batches.items() for it in batch if it.offset < ends[at]), []
+            if batches:
                 moved_at = time.monotonic()
             with self._in_our_words():
                 # Aborted records and marks of transactions move the position without coming out.
@@ -218,6 +249,8 @@ class TopicReader:
                     moved_at = time.monotonic()
             for at in done:
                 del open_ends[at]
+            if done:
+                yield iter(()), [at.partition for at in done]
             if time.monotonic() - moved_at > SILENCE_SECONDS:
                 raise BrokerUnreachableError(
                     f"{self.topic}: the brokers at {self.servers} have stopped answering; start again once they are up"

@@ -29,7 +29,7 @@ from jobs.wiring.kafka_log import (
     TopicReader,
 )
 from jobs.wiring.kafka_settings import KafkaSettings
-from jobs.wiring.record_keys import record_keys
+from jobs.wiring.record_keys import partition_of, record_keys
 from schemas.codec import decode_events, encode_dead_letter, encode_decisions, encode_events, wire_event
 from schemas.dead_letters import WHOLE_RECORD, DeadLetter, DeadLetterReason, Position
 from schemas.topics import shard_of
@@ -212,6 +212,29 @@ def test_a_request_is_found_and_explained_from_the_topic(log: Log, events: str, 
     mine = [decision for decision in expected("acme") if decision.request_id == "acme-8"]
     told = [decision["decision_id"] for step in explanation["steps"] for decision in step["decisions"]]
     assert told == [decision.decision_id for decision in mine]
+
+
+def test_a_request_in_a_partition_that_is_not_its_shards_is_explained_with_the_rest(log: Log, policies: str) -> None:
+    shard = shard_of("acme", SHARDS)
+    # Another key that names the shard, as a producer may make one up.
+    odd = next(
+        key
+        for key in (b"%d.%d" % (shard, number) for number in range(1_000))
+        if partition_of(key, PARTITIONS) != partition_of(KEYS[shard], PARTITIONS)
+    )
+    topic = log.topic("events")
+    with KafkaProducer(bootstrap_servers=log.servers) as producer:
+        for event in world():
+            key = odd if event.request_id == "acme-8" else KEYS[shard_of(event.tenant, SHARDS)]
+            record = encode_events(shard_of(event.tenant, SHARDS), [event])
+            producer.send(topic, key=key, value=record, timestamp_ms=event.event_time_us // 1_000)
+    found = log.run(app_of(explain), "acme-8", "-t", "acme", "-p", policies, "--events-topic", topic, "--json")
+    assert found.exit_code == 0, found.output
+    explanation = json.loads(found.stdout)
+    mine = [decision for decision in expected("acme") if decision.request_id == "acme-8"]
+    told = [decision["decision_id"] for step in explanation["steps"] for decision in step["decisions"]]
+    assert told == [decision.decision_id for decision in mine]
+    assert f"shard {shard} lie in partitions 0, 1" in explanation["warnings"][0]
 
 
 def test_topics_are_compared_repeats_and_order_aside(log: Log) -> None:

@@ -139,6 +139,15 @@ def test_names_from_outside_are_made_printable(tmp_path: Path) -> None:
     assert "\x1b" not in shown
 
 
+@pytest.mark.parametrize(("tenants", "left"), [(8, None), (9, "1 tenant more"), (12, "4 tenants more")])
+def test_examples_that_are_not_shown_are_counted(tenants: int, left: str | None, tmp_path: Path) -> None:
+    console = Console(record=True, width=120, file=(tmp_path / "shown").open("w"))
+    found = diff_decisions([decision(0, tenant=f"tenant-{number}") for number in range(tenants)], [], examples=1)
+    print_diff(console, found, "a", "b")
+    shown = console.export_text()
+    assert (f"No examples of {left} are shown" in shown) if left else ("No examples" not in shown)
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 

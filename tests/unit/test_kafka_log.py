@@ -14,7 +14,7 @@ from kafka.errors import (
     UnsupportedCodecError,
 )
 
-from jobs.wiring import kafka_log
+from jobs.wiring import kafka_log, send_order
 from jobs.wiring.kafka_log import (
     BrokerUnreachableError,
     KafkaLogError,
@@ -203,3 +203,12 @@ def test_a_tenants_partition_is_that_of_its_shards_key(partitions: int) -> None:
 def test_partitions_of_tenants_are_theirs_alone(reader: TopicReader) -> None:
     assert reader.partitions_of(["acme"], 32) == (shard_of("acme") % 2,)
     assert reader.partitions_of([], 32) == (0, 1)
+
+
+def test_partitions_are_read_in_the_order_in_which_their_records_were_sent(
+    reader: TopicReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fake's records are all sent at once, so the partitions' numbers decide.
+    monkeypatch.setattr(send_order, "HELD_BYTES", 100)
+    found = [(record.partition, record.offset) for record in reader.records_as_sent(reader.slices())]
+    assert found == [(0, offset) for offset in range(2, 10)] + [(1, offset) for offset in range(2, 8)]

@@ -16,6 +16,7 @@ from jobs.wiring.decision_reader import read_decisions
 from jobs.wiring.file_log import write_event_file
 from schemas.decisions import Decision, DecisionKind
 from schemas.events import Event
+from schemas.topics import shard_of
 from tests.limiter_world import Direct, at, chunk, completed, heartbeat, limit, policy, prompt
 from udfs.domain.limiter import LimiterPolicy
 from udfs.domain.policy_log import PolicyLog
@@ -142,6 +143,20 @@ def test_a_log_that_no_longer_reaches_back_is_said_to(tmp_path: Path) -> None:
     assert any("partition 1 before offset 7" in warning for warning in run.summary().warnings)
 
 
+def test_what_it_is_compared_with_may_begin_later_in_the_log(tmp_path: Path) -> None:
+    source = FileEvents([written(tmp_path)], SHARDS)
+    whole, _ = replayed(source, ReplayWindow())
+    shard = shard_of("acme", SHARDS)
+    offsets = [it.where.offset for it in source.records(["acme"])]
+    run = Replay(source, PolicyLog([POLICY]), ReplayWindow(), shard_count=SHARDS)
+    run.starts = {(shard, 0): offsets[3]}
+    found = list(run.decisions())
+    assert 0 < len(found) < len([it for it in whole if shard_of(it.tenant, SHARDS) == shard])
+    assert found == [it for it in whole if shard_of(it.tenant, SHARDS) == shard][-len(found) :]
+    (warning,) = run.summary().warnings
+    assert f"{len(whole) - len(found):,} decisions are left out" in warning
+
+
 # --- the command --------------------------------------------------------------------------------------------------
 
 
@@ -186,3 +201,10 @@ def test_a_time_without_a_zone_is_refused(app: typer.Typer, tmp_path: Path) -> N
     found = command(app, tmp_path, "--from", "2023-11-16T18:45:00")
     assert found.exit_code == 2
     assert "zone" in found.output
+
+
+def test_a_slice_that_ends_before_it_begins_is_refused(app: typer.Typer, tmp_path: Path) -> None:
+    for end in (at(60), at(30)):
+        found = command(app, tmp_path, "--from", str(at(60)), "--to", str(end))
+        assert found.exit_code == 2
+        assert f"--from {at(60)} must be before --to {end}" in found.output
