@@ -5,6 +5,7 @@
 #
 #   PYTHON=python3.12 make run       another Python (3.10, 3.11 or 3.12)
 #   make test PYTEST_ARGS='-k java'  further arguments to pytest
+#   make up UP_ARGS='--taskmanagers 1'  further options to headrace up
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -55,8 +56,8 @@ proto: $(STAMP) ## generate schemas/gen from schemas/proto
 jars: java ## fetch from Maven what a cluster needs, check it, and compile schemas/proto for SQL
 	@$(IN_ENV) $(BIN)/python -m jobs.ops.local.jars
 
-up: jars ## Kafka, Postgres and a Flink cluster on this machine, with the jobs on it
-	@$(IN_ENV) $(BIN)/headrace up
+up: jars ## Kafka, Postgres and a Flink cluster on this machine, with the jobs on it (UP_ARGS: options of headrace up)
+	@$(IN_ENV) $(BIN)/headrace up $(UP_ARGS)
 
 down: $(STAMP) ## end what `make up` started; nothing stays behind
 	@$(IN_ENV) $(BIN)/headrace down

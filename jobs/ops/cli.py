@@ -20,6 +20,7 @@ from jobs.ops import (
     job_command,
     load_command,
     local_command,
+    merge_command,
     replay_command,
     rollback_command,
     run_command,
@@ -31,6 +32,7 @@ from jobs.ops.explain import RequestNotFoundError
 from jobs.ops.generations import GenerationError
 from jobs.ops.load.plan import PlanError
 from jobs.ops.local.layout import LocalError
+from jobs.ops.log_options import with_hint
 from jobs.ops.policy_command import policy_app
 from jobs.ops.schema_command import schema_app
 from jobs.ops.snapshots import SnapshotError
@@ -97,6 +99,7 @@ app.command(
 )(run_command.run)
 app.command(epilog=_examples(*ingest_command.INGEST_EXAMPLES))(ingest_command.ingest)
 app.command(epilog=_examples(*doctor_command.DOCTOR_EXAMPLES))(doctor_command.doctor)
+app.command("merge", epilog=_examples(*merge_command.MERGE_EXAMPLES))(merge_command.merge_logs)
 app.command(
     epilog=_examples(
         "headrace convert events.jsonl events.pb.gz",
@@ -210,7 +213,7 @@ def main() -> None:
     try:
         app(prog_name="headrace")
     except MISTAKES as mistake:
-        sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
+        sys.stderr.write("".join(f"headrace: {line}\n" for line in with_hint(mistake).splitlines()))
         raise SystemExit(1) from None
     except OSError as error:
         sys.stderr.write(f"headrace: {error.filename or 'input or output'}: {error.strerror or error}\n")

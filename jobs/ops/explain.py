@@ -51,7 +51,10 @@ def find_request(
     """The tenants that have a request of this id, each with the position of the last record that speaks of it."""
     found: dict[str, Position] = {}
     # An id stands in a record as its UTF-8, so most records need not be decoded.
-    needle = request_id.encode()
+    if not request_id:
+        # Heartbeats have none either.
+        return found
+    needle = request_id.encode(errors="surrogateescape")
     for _, record, where, share in source.records(tenants):
         progress(share)
         if needle in record:
@@ -65,7 +68,7 @@ def the_tenant(found: dict[str, Position], request_id: str) -> str:
     """The one tenant that has the request. Raises RequestNotFoundError."""
     if not found:
         raise RequestNotFoundError(
-            f"{request_id}: no such request in the log; check the id, the tenant and the servers"
+            f"{request_id or repr('')}: no such request in the log; check the id, the tenant and the servers"
         )
     if len(found) > 1:
         names = sorted(found)
@@ -87,7 +90,8 @@ def explain_request(
 ) -> Explanation:
     """Replay the tenant and look at one request. `last` is where the log last speaks of it, from `find_request`.
 
-    The fold goes on after that only while the request runs: then its silence may still settle it.
+    The fold goes on after that only while the request runs: then its silence may still settle it. Raises
+    RequestNotFoundError where the fold puts all of its events aside.
     """
     watcher = Watcher(tenant, request_id)
 
@@ -108,6 +112,11 @@ def explain_request(
     )
     for _ in replay.decisions():
         pass
+    if not watcher.steps:
+        raise RequestNotFoundError(
+            f"{request_id}: no such request among the events that can be read; headrace dlq list shows what was put "
+            "aside"
+        )
     summary = replay.summary()
     warnings = summary.warnings
     if summary.dead_letters.get("fold_failed"):

@@ -30,7 +30,8 @@ class GenerationError(RuntimeError):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A generation that is being replayed. No `restored_from`: from nothing; `policies`: the text of its policy file.
 
-    Nothing else of its settings: gateways read this record, and settings may hold a password.
+    Nothing else of its settings: gateways read this record, and settings may hold a password. `job_id`: of its Flink
+    job, chosen before that is submitted, so Flink refuses a second one, and no other rollback has an equal record.
     """
 
     generation: int
@@ -44,17 +45,24 @@ class Generations(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one job's generations.
 
     `lineage`: those that were promoted, in order; each holds from the first record that it decided, shard by shard, and
-    the one before it up to there. `newest`: the highest number that was ever used.
+    the one before it up to there. `newest`: the highest number that was ever used. `jobs`: the generation that each
+    Flink job writes, by job id, aborted ones too: snapshots lie below that id. Those of generation 1 are not on record.
     """
 
     lineage: tuple[int, ...] = (1,)
     newest: int = 1
     candidate: Candidate | None = None
+    jobs: dict[str, int] = {}
 
     @property
     def live(self) -> int:
         """The generation that holds now."""
         return self.lineage[-1]
+
+    @property
+    def is_promoting(self) -> bool:
+        """Whether a promotion was begun and is not at its end: the old job may still run, and settings name it."""
+        return self.candidate is not None and self.candidate.phase is Phase.PROMOTING
 
 
 _FROM: Final = {
@@ -65,21 +73,29 @@ _FROM: Final = {
 """From which phases each one is reached; again from itself, as a crash may have come in between."""
 
 
-def propose(now: Generations, restored_from: str | None, policies: str | None) -> Generations:
+def propose(now: Generations, restored_from: str | None, policies: str | None, job_id: str) -> Generations:
     """Begin a rollback. Raises GenerationError while another one is on its way.
 
-    >>> begun = propose(Generations(), "file:///savepoints/1", "version: 1")
-    >>> begun.candidate.generation, begun.live
-    (2, 1)
+    >>> begun = propose(Generations(), "file:///savepoints/1", "version: 1", "6f1c")
+    >>> begun.candidate.generation, begun.live, begun.jobs
+    (2, 1, {'6f1c': 2})
     """
     if now.candidate is not None:
         raise GenerationError(
             f"a rollback to generation {now.candidate.generation} is on its way ({now.candidate.phase.value}): "
-            "promote or abort it first"
+            "go on with it without --to, or promote or abort it first"
         )
     number = now.newest + 1
-    candidate = Candidate(generation=number, phase=Phase.PREPARED, restored_from=restored_from, policies=policies)
-    return Generations(lineage=now.lineage, newest=number, candidate=candidate)
+    candidate = Candidate(
+        generation=number, phase=Phase.PREPARED, restored_from=restored_from, policies=policies, job_id=job_id
+    )
+    proposed = msgspec.structs.replace(now, newest=number, candidate=candidate)
+    return with_job(proposed, number, job_id)
+
+
+def with_job(now: Generations, generation: int, job_id: str) -> Generations:
+    """Put the id of a job that will write a generation on record, before it is submitted."""
+    return msgspec.structs.replace(now, jobs={**now.jobs, job_id: generation})
 
 
 def to_phase(now: Generations, phase: Phase, job_id: str | None = None) -> Generations:
@@ -89,6 +105,8 @@ def to_phase(now: Generations, phase: Phase, job_id: str | None = None) -> Gener
         raise GenerationError(
             f"generation {candidate.generation} is {candidate.phase.value}, it can't be {phase.value}"
         )
+    if job_id is not None:
+        now = with_job(now, candidate.generation, job_id)
     moved = msgspec.structs.replace(candidate, phase=phase, job_id=job_id or candidate.job_id)
     lineage = now.lineage
     if phase is Phase.PROMOTING and now.live != candidate.generation:

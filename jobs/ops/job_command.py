@@ -11,12 +11,14 @@ import typer
 import yaml
 from rich.console import Console
 
-from jobs.ops.generation_topic import read_generations
-from jobs.ops.generations import Generations
+from jobs.ops.generation_jobs import generations_by_job, of_live
+from jobs.ops.generation_topic import move, read_generations
+from jobs.ops.generations import GenerationError, Generations, with_job
 from jobs.ops.local.layout import DEFAULT_FOLDER
 from jobs.ops.log_options import JsonOption
 from jobs.ops.snapshots import SnapshotError, newest, snapshots
-from jobs.ops.submit import submit
+from jobs.ops.submission_lock import submission_lock
+from jobs.ops.submit import new_job_id, submit
 from jobs.ops.target import ConfigOption, FlinkOption, FolderOption, JobArgument, Target, name_of, target
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.flink_rest import FlinkError, location_of
@@ -99,27 +101,41 @@ def restore(
     """Start a job that does not run from a snapshot: after `stop` or a crash, with other policies or parallelism."""
     name_of(job, 1)
     at = target(folder, flink, config)
-    generations = read_generations(at.settings.kafka, job)
+    generations = _settled_generations(at, job)
     name = name_of(job, generations.live)
     if at.settings.generation != generations.live:
         raise SettingsError(
             f"{at.settings_file}: generation is {at.settings.generation}, and generation {generations.live} holds: "
             f"set it to {generations.live}"
         )
-    running = at.flink.running(name)
-    if running is not None:
-        raise FlinkError(f"{name} runs already ({running.id}); headrace stop {job} first")
-    snapshot = _chosen(at, start, generations)
-    before = at.settings_file.read_bytes()
-    _change_settings(at, policies, parallelism)
-    try:
-        with Console(stderr=True).status("restoring"):
-            chosen = parallelism or at.settings.parallelism
-            job_id = submit(job, at.settings_file, at.environment, snapshot, parallelism=chosen, rest=at.rest_options)
-    except BaseException:
-        # What was not started must not be what the next one is started with.
-        _write(at.settings_file, before)
-        raise
+    console = Console(stderr=True)
+    with submission_lock(at.settings_file, console.print) as lock:
+        running = at.flink.running(name)
+        if running is not None:
+            raise FlinkError(f"{name} runs already ({running.id}); headrace stop {job} first")
+        snapshot = _chosen(at, job, start, generations)
+        before = at.settings_file.read_bytes()
+        _change_settings(at, policies, parallelism)
+        job_id = new_job_id()
+        try:
+            if generations.live != 1:
+                # Before it is submitted: what this job will have taken must be known as this generation's.
+                move(at.settings.kafka, job, generations, with_job(generations, generations.live, job_id))
+            with console.status("restoring"):
+                job_id = submit(
+                    job,
+                    at.settings_file,
+                    at.environment,
+                    snapshot,
+                    parallelism=parallelism or at.settings.parallelism,
+                    rest=at.rest_options,
+                    job_id=job_id,
+                    lock=lock,
+                )
+        except BaseException:
+            # What was not started must not be what the next one is started with.
+            _write(at.settings_file, before)
+            raise
     at.flink.await_running(job_id, timeout)
     said = f"{name} runs ({job_id}), from {snapshot or 'the beginning of the log'}"
     _say({"job": name, "id": job_id, "restored_from": snapshot}, said, as_json=as_json)
@@ -127,19 +143,32 @@ def restore(
 
 def _live_name(at: Target, job: str) -> str:
     name_of(job, 1)
-    return name_of(job, read_generations(at.settings.kafka, job).live)
+    return name_of(job, _settled_generations(at, job).live)
 
 
-def _chosen(at: Target, start: str, generations: Generations) -> str | None:
+def _settled_generations(at: Target, job: str) -> Generations:
+    """How they stand. Raises GenerationError while two jobs may run and settings may name the old one."""
+    found = read_generations(at.settings.kafka, job)
+    if found.is_promoting:
+        raise GenerationError(
+            f"generation {found.live} holds, but its promotion was broken off: headrace rollback {job} ends it, "
+            "then try again"
+        )
+    return found
+
+
+def _chosen(at: Target, job: str, start: str, generations: Generations) -> str | None:
     if start == NOTHING:
         return None
     if start != LATEST:
         return location_of(start)
-    candidate = generations.candidate
-    others = {candidate.job_id} if candidate is not None and candidate.job_id is not None else set()
-    found = newest(snapshots(*at.snapshot_folders, without_jobs=others))
+    by_job = generations_by_job(at.flink.jobs(), job, generations)
+    found = newest(of_live(snapshots(*at.snapshot_folders), generations, by_job))
     if found is None:
-        raise SnapshotError(f"there is no snapshot in {', '.join(at.snapshot_folders) or 'any known folder'}")
+        raise SnapshotError(
+            f"there is no snapshot of generation {generations.live}, which holds, in "
+            f"{', '.join(at.snapshot_folders) or 'any known folder'}: name one, with --from SNAPSHOT"
+        )
     return location_of(str(found.path))
 
 

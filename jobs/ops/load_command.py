@@ -1,6 +1,7 @@
 """`headrace load`: a gateway that sends a log and obeys its decisions, and how that went."""
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -24,11 +25,21 @@ from jobs.ops.log_options import ConfigOption, EventsTopicOption, JsonOption, Se
 from jobs.ops.run_command import EventLog
 from jobs.wiring.file_log import plan_files
 from jobs.wiring.topic_catalog import decisions_topic
+from schemas.codec import MAX_NAME_BYTES
 from schemas.topics import SHARD_COUNT
 
 SECOND_US: Final = 1_000_000
 START_AFTER_US: Final = 200_000
 """Producers connect meanwhile, so that the first prompts are not late."""
+
+LONGEST_SECONDS: Final = 31_536_000
+"""A year: more is a slip, and less than what a float's microseconds still tell apart."""
+
+MAX_RUN_ID_BYTES: Final = MAX_NAME_BYTES - 112
+"""Ids of requests begin with it, and time, gateway and number come after it."""
+
+NOBODY_SECONDS: Final = 5.0
+"""A job that runs decides within a second; a load waits much longer before it counts an answer as lost."""
 
 LOAD_EXAMPLES: Final = (
     "headrace load --speed 20",
@@ -46,26 +57,48 @@ def load(
         typer.Argument(help="Event files to play (.pb, .jsonl; gzip or not); none: the shipped Azure trace."),
     ] = None,
     *,
-    speed: Annotated[float, typer.Option(help="So many times as fast, arrivals and streams.", min=0.001)] = 1.0,
+    speed: Annotated[
+        float, typer.Option(help="So many times as fast, arrivals and streams.", min=0.001, max=1e6)
+    ] = 1.0,
     rate: Annotated[
-        float | None, typer.Option(help="Events a second of a steady load instead, if all is admitted.", min=0.1)
+        float | None,
+        typer.Option(help="Events a second of a steady load instead, if all is admitted.", min=0.1, max=1e9),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Send prompts for so long; needed with --rate.", min=0.1)
+        float | None,
+        typer.Option(help="Send prompts for so long; needed with --rate.", min=0.1, max=LONGEST_SECONDS),
     ] = None,
     tenants: Annotated[int, typer.Option(help="Tenants of the trace or steady load.", min=1, max=1_000_000)] = 12,
     seed: Annotated[int, typer.Option(help="Seed of the spreading over tenants.")] = 1,
     gateways: Annotated[int, typer.Option(help="Gateways to be, each with its own producer.", min=1, max=64)] = 1,
     max_attempts: Annotated[int, typer.Option(help="Attempts of a request that is throttled.", min=1)] = 3,
     max_wait: Annotated[
-        float, typer.Option(help="Seconds that a throttled client waits at most before it gives up.", min=0)
+        float,
+        typer.Option(
+            help="Seconds that a throttled client waits at most before it gives up.",
+            min=0,
+            max=LONGEST_SECONDS,
+        ),
     ] = 60.0,
     decision_timeout: Annotated[
-        float, typer.Option(help="Seconds after which an answer or a settlement counts as lost.", min=0.001)
+        float,
+        typer.Option(
+            help="Seconds after which an answer or a settlement counts as lost.",
+            min=0.001,
+            max=LONGEST_SECONDS,
+        ),
     ] = 30.0,
-    warm_up: Annotated[float, typer.Option(help="Seconds at the start whose latencies do not count.", min=0)] = 0.0,
+    warm_up: Annotated[
+        float,
+        typer.Option(help="Seconds at the start whose latencies do not count.", min=0, max=LONGEST_SECONDS),
+    ] = 0.0,
     linger: Annotated[
-        float, typer.Option(help="Seconds at the end in which repeats and contradictions are looked for.", min=0)
+        float,
+        typer.Option(
+            help="Seconds at the end in which repeats and contradictions are looked for.",
+            min=0,
+            max=LONGEST_SECONDS,
+        ),
     ] = 1.0,
     generation: Annotated[
         int | None, typer.Option(help="Generation of decisions to obey.", min=1, show_default="settings")
@@ -90,6 +123,7 @@ def load(
     has no final decision or two, or if an event did not get into the log. Ctrl-C ends running streams and reports;
     a second one does not wait for them.
     """
+    _require_usable(run_id)
     access = log_access(config, servers)
     requests = _requests(files or [], speed=speed, rate=rate, seconds=seconds, tenants=tenants, seed=seed)
     rules = GatewayRules(
@@ -115,7 +149,7 @@ def load(
             Gateway(f"{run_id}-{number}", islice(requests(), number, None, gateways), rules, tally, start_us)
             for number in range(gateways)
         ]
-        with _asked_by_signals(switch), _progress() as tell:
+        with _asked_by_signals(switch), _progress(Console(stderr=True)) as tell:
             outcome = link.run(playing, tally, run_id, switch, round(linger * SECOND_US), tell)
     if as_json:
         typer.echo(msgspec.json.encode(outcome).decode())
@@ -123,6 +157,16 @@ def load(
         print_outcome(Console(), outcome)
     if not outcome.is_ok:
         raise typer.Exit(1)
+
+
+def _require_usable(run_id: str) -> None:
+    """Events with a name that is too long would all be dead letters. Raises PlanError."""
+    try:
+        length = len(run_id.encode())
+    except UnicodeEncodeError as error:
+        raise PlanError("--run-id is no text in UTF-8; choose another one") from error
+    if not 0 < length <= MAX_RUN_ID_BYTES:
+        raise PlanError(f"--run-id has {length} bytes, it must have 1 to {MAX_RUN_ID_BYTES}")
 
 
 def _requests(
@@ -170,17 +214,31 @@ def _waiting(title: str) -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Tally], None]]:
+def _progress(console: Console, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Tally], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+    began = clock()
+    has_warned = False
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("Sending")
 
         def tell(tally: Tally) -> None:
+            nonlocal has_warned
+            nobody = tally.requests > 0 and not tally.has_decisions and clock() - began >= NOBODY_SECONDS
+            if nobody and not has_warned:
+                # A line of its own too: without a terminal there is no progress to see.
+                has_warned = True
+                console.print(
+                    f"Nobody has decided anything in {NOBODY_SECONDS:.0f} s: does the admission job run, on these "
+                    "topics? (headrace status)",
+                    soft_wrap=True,
+                    highlight=False,
+                )
             ended = sum(tally.outcomes.values())
+            decisions = "nobody decides yet" if nobody else f"{count(sum(tally.decisions.values()))} decisions"
             progress.update(
                 task,
-                description=f"{count(tally.requests)} requests sent, {count(ended)} ended, "
-                f"{count(sum(tally.decisions.values()))} decisions, {count(tally.missing)} lost",
+                description=f"{count(tally.requests)} requests sent, {count(ended)} ended, {decisions}, "
+                f"{count(tally.missing)} lost",
                 refresh=True,
             )
 

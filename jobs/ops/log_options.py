@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Annotated, NamedTuple, TypeAlias
 
 import typer
+from pydantic import ValidationError
 
-from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.ops.local.layout import DEFAULT_FOLDER, Layout, Ports
+from jobs.wiring.kafka_log import BrokerUnreachableError
+from jobs.wiring.kafka_settings import DEFAULT_SERVERS, KafkaSettings
+from jobs.wiring.kafka_topics import KafkaUnavailableError
 from jobs.wiring.quantities import QuantityError, parse_instant_us
-from jobs.wiring.settings import AdmissionSettings, load_settings
+from jobs.wiring.settings import AdmissionSettings, SettingsError, load_settings
 from schemas.codec import MAX_TIME_US
 
 
@@ -26,8 +30,24 @@ class LogAccess(NamedTuple):
 def log_access(config: Path | None, servers: str | None) -> LogAccess:
     """Where the log is: as the settings say, at `servers` where they are given. Raises SettingsError."""
     settings = load_settings(config)
-    kafka = settings.kafka
-    return LogAccess(kafka.model_copy(update={"servers": servers}) if servers else kafka, settings)
+    return LogAccess(settings.kafka if servers is None else _at(settings.kafka, servers), settings)
+
+
+def _at(kafka: KafkaSettings, servers: str) -> KafkaSettings:
+    # A copy with an update would be checked by nobody.
+    try:
+        return KafkaSettings.model_validate(kafka.model_dump() | {"servers": servers})
+    except ValidationError as error:
+        raise SettingsError(f"--servers: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def with_hint(mistake: Exception) -> str:
+    """What a mistake says, and where nobody answers at the default servers, how the local profile is meant instead."""
+    settings = Layout(DEFAULT_FOLDER, Ports()).settings
+    nobody = isinstance(mistake, BrokerUnreachableError | KafkaUnavailableError) and DEFAULT_SERVERS in str(mistake)
+    if not (nobody and settings.is_file()):
+        return str(mistake)
+    return f"{mistake} (the local profile: --config {DEFAULT_FOLDER / settings.name})"
 
 
 def time_us(text: str) -> int:

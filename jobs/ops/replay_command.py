@@ -88,10 +88,13 @@ def replay(
     and all that ran then has ended. Times are those of events, RFC 3339 or in microseconds; --warm-up is compared with
     the times at which records were sent where the log is in Kafka.
 
-    With --against, the exit status is 1 if any decision differs (see headrace diff).
+    With --against, the exit status is 1 if any decision differs (see headrace diff). A generation that a rollback made
+    begins at its snapshot: without --from the comparison is of what it decided, from its first record in each shard.
     """
-    access = log_access(config, servers)
     window = ReplayWindow(frozenset(tenant or ()), _time(start), _time(end), _time(warm_up))
+    if window.from_us is not None and window.to_us is not None and window.from_us >= window.to_us:
+        raise typer.BadParameter(f"--from {start} must be before --to {end}")
+    access = log_access(config, servers)
     with _source(access, events, events_topic) as source:
         run = Replay(
             source, _policies(access, policies), window, shard_count=access.shard_count, settings=access.settings.fold
@@ -99,6 +102,8 @@ def replay(
         found: DecisionDiff | None = None
         with progress_on(Console(stderr=True)) as steps, ExitStack() as stack:
             recorded = stack.enter_context(side_of(against, access, tuple(window.tenants))) if against else None
+            if recorded is not None and start is None and not events:
+                run.starts = recorded.starts()
             run.progress = stack.enter_context(steps.step("Replaying", known=True))
             decisions: Iterable[Decision] = run.decisions()
             if output:
@@ -132,6 +137,9 @@ def explain(
     The tenant's part of the log is folded again from its beginning; for each event of the request it is shown what the
     limiter saw before it, which limit bound and by how much, when it would have fitted and why, and what went back at
     the end. No text of prompts or completions is shown.
+
+    It is the policies of --policies, or those now in the settings, that decide: where others held then, what was
+    decided may differ.
     """
     access = log_access(config, servers)
     tenants = (tenant,) if tenant else ()

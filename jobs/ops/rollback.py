@@ -4,9 +4,8 @@ Every step can be taken again: what is on record in `headrace.generations` says 
 """
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -16,7 +15,8 @@ from kafka.errors import UnknownTopicOrPartitionError
 
 from jobs.ops.diff import DecisionDiff, diff_decisions
 from jobs.ops.effective import batches, decisions_between, effective_batches, first_decided
-from jobs.ops.generation_topic import read_generations, write_generations
+from jobs.ops.generation_jobs import strays
+from jobs.ops.generation_topic import MOVED, move, read_generations
 from jobs.ops.generations import (
     Candidate,
     GenerationError,
@@ -27,12 +27,15 @@ from jobs.ops.generations import (
     require_candidate,
     to_phase,
 )
-from jobs.ops.submit import submit
+from jobs.ops.snapshots import delete_checkpoints, require_complete
+from jobs.ops.submission_lock import submission_lock
+from jobs.ops.submit import SubmitError, new_job_id, submit
 from jobs.ops.target import Target, name_of
 from jobs.wiring.atomic_file import replacing
-from jobs.wiring.flink_rest import Flink, FlinkError, local_path, location_of
+from jobs.wiring.flink_rest import Flink, FlinkError, Job, location_of
 from jobs.wiring.kafka_log import TopicReader
 from jobs.wiring.kafka_offsets import committed_offsets, end_offsets
+from jobs.wiring.kafka_settings import KafkaSettings
 from jobs.wiring.kafka_topics import admin_of, create_topic
 from jobs.wiring.settings import AdmissionSettings, load_settings
 from jobs.wiring.topic_catalog import CATALOG, decisions_topic
@@ -41,6 +44,8 @@ from schemas.topics import Topic
 Tell: TypeAlias = Callable[[str], None]
 Share: TypeAlias = Callable[[float], None]
 POLL_S: Final = 1.0
+SLOTS_WAIT_S: Final = 5.0
+"""A job that has just ended gives its slots back a moment later."""
 
 
 class Rollback:
@@ -58,7 +63,8 @@ class Rollback:
     def begin(self, snapshot: str | None, policies: str | None) -> None:
         """Propose the next generation, from a snapshot, or from the beginning of the log where it is None.
 
-        `policies`: the text of a policy file; None: those in force. Raises GenerationError.
+        `policies`: the text of a policy file; None: those in force. Raises GenerationError; and, before anything is on
+        record, SnapshotError where there is no such snapshot, FlinkError where slots are missing.
         """
         if snapshot is not None and self._target.settings.delivery == "exactly-once":
             raise GenerationError(
@@ -68,29 +74,54 @@ class Rollback:
         if policies is None and self._target.settings.policies is not None:
             # What is replayed must not depend on what becomes of the file.
             policies = self._target.settings.policies.read_text(encoding="utf-8")
-        self._record(propose(self.generations, snapshot and location_of(snapshot), policies))
+        restored_from = snapshot and location_of(snapshot)
+        proposed = propose(self.generations, restored_from, policies, new_job_id())
+        if restored_from is not None:
+            require_complete(restored_from)
+        with submission_lock(self._target.settings_file, self._tell):
+            self._end_strays()
+            self._require_slots(self._target.settings)
+        self._record(proposed)
 
     def replay(self) -> None:
         """Have the candidate's topic and job, however far an earlier try came. Raises FlinkError."""
         candidate = self.candidate
         flink = self._target.flink
-        name = name_of(self._job, candidate.generation)
-        running = flink.running(name)
-        if candidate.phase is Phase.REPLAYING:
-            if running is None:
+        with submission_lock(self._target.settings_file, self._tell) as lock:
+            self._end_strays()
+            running = self._running(candidate)
+            if running is None and (candidate.phase is Phase.REPLAYING or _knows(flink, candidate.job_id)):
                 # To start it again would write what it decided once more, perhaps otherwise, under the same ids.
                 why = (
                     flink.last_failure(str(candidate.job_id)) if _knows(flink, candidate.job_id) else "Flink forgot it"
                 )
+                name = self._name(candidate)
                 raise FlinkError(f"{name} runs no more ({why}): --abort, mend it, and begin the rollback again")
-            return
+            if candidate.phase is Phase.REPLAYING:
+                return
+            job_id = self._submit(candidate, lock) if running is None else running.id
+        if running is not None:
+            self._tell(f"{running.name}: runs already ({job_id})")
+        try:
+            self._record(to_phase(self.generations, Phase.REPLAYING, job_id))
+        except GenerationError:
+            # Who wrote the record last has another job: that one replays, and ours would write into the same topic.
+            if job_id != _job_on_record(self._kafka, self._job):
+                flink.cancel(job_id)
+            raise
+        flink.await_running(job_id, timeout_s=120)
+
+    def _submit(self, candidate: Candidate, lock: int | None) -> str:
+        settings_file = self._write_settings(candidate)
+        settings = load_settings(settings_file)
+        self._require_slots(settings)
         spec = CATALOG[Topic.DECISIONS]
         topic = decisions_topic(candidate.generation)
         create_topic(self._kafka, topic, len(self._ends()), spec.options, replication=-1)
-        if running is None:
-            settings_file = self._write_settings(candidate)
-            settings = load_settings(settings_file)
-            self._require_slots(settings)
+        # What another has put on record meanwhile is what holds; ours must not be submitted beside it.
+        if read_generations(self._kafka, self._job) != self.generations:
+            raise GenerationError(MOVED)
+        try:
             job_id = submit(
                 self._job,
                 settings_file,
@@ -98,13 +129,17 @@ class Rollback:
                 candidate.restored_from,
                 parallelism=settings.parallelism,
                 rest=self._target.rest_options,
+                job_id=candidate.job_id,
+                lock=lock,
             )
-            self._tell(f"{name}: submitted ({job_id})")
-        else:
-            job_id = running.id
-            self._tell(f"{name}: runs already ({job_id})")
-        self._record(to_phase(self.generations, Phase.REPLAYING, job_id))
-        flink.await_running(job_id, timeout_s=120)
+        except SubmitError as error:
+            # Another machine was faster: a job of this id is refused where there is one.
+            running = self._running(candidate)
+            if running is None:
+                raise SubmitError(f"{error}\n{self._way_on}") from error
+            return running.id
+        self._tell(f"{self._name(candidate)}: submitted ({job_id})")
+        return job_id
 
     def catch_up(self, share: Share, timeout_s: float) -> dict[int, int]:
         """Wait until the candidate has decided all that the log holds now; returns its ends by partition."""
@@ -129,13 +164,17 @@ class Rollback:
             time.sleep(POLL_S)
         return ends
 
-    def compare(self, ends: Mapping[int, int], examples: int = 3) -> DecisionDiff:
-        """What the candidate decides otherwise than what holds, from its snapshot up to `ends`."""
+    def compare(self, ends: Mapping[int, int], examples: int = 3, ignore: Collection[str] = ()) -> DecisionDiff:
+        """What the candidate decides otherwise than what holds, from its snapshot up to `ends`.
+
+        `ignore`: fields that may differ.
+        """
         topic = decisions_topic(self.candidate.generation)
         starts = first_decided(batches(self._kafka, topic))
         return diff_decisions(
             decisions_between(effective_batches(self._kafka, self.generations.lineage), starts, ends),
             decisions_between(batches(self._kafka, topic), starts, ends),
+            ignore=ignore,
             examples=examples,
         )
 
@@ -148,35 +187,40 @@ class Rollback:
         """
         candidate = self.candidate
         flink = self._target.flink
-        running = flink.require_running(name_of(self._job, candidate.generation))
-        flink.await_running(running.id, timeout_s=60)
         if candidate.phase is not Phase.PROMOTING:
+            running = self._running(candidate)
+            if running is None:
+                raise FlinkError(f"{self._name(candidate)} does not run at {flink.url}: --abort, and begin again")
+            flink.await_running(running.id, timeout_s=60)
             self._record(to_phase(self.generations, Phase.PROMOTING))
         self._tell(f"generation {self.generations.live} holds")
         self._write_settings(candidate).replace(self._target.settings_file)
-        for generation in range(1, self.generations.newest + 1):
-            old = flink.running(name_of(self._job, generation)) if generation != self.generations.live else None
-            if old is not None:
-                flink.cancel(old.id)
-                self._tell(f"{old.name}: ended; its last checkpoint stays")
+        with submission_lock(self._target.settings_file, self._tell):
+            self._end_strays()
+            runs = bool(self._jobs(candidate))
         self._record(finish(self.generations))
+        if not runs:
+            self._tell(f"{self._name(candidate)} does not run: headrace restore {self._job} --from latest")
 
     def abort(self) -> None:
         """Leave everything as it was: end the candidate's job and delete its topic."""
         candidate = self.candidate
         self._record(to_phase(self.generations, Phase.ABORTING))
-        name = name_of(self._job, candidate.generation)
-        running = self._target.flink.running(name)
-        if running is not None:
-            self._target.flink.cancel(running.id)
-            self._tell(f"{name}: ended")
+        # A `flink run` whose command was killed has its job running only when it has ended.
+        with submission_lock(self._target.settings_file, self._tell):
+            self._end_strays()
+            ended = self._jobs(candidate)
+            for job in ended:
+                self._target.flink.cancel(job.id)
+                self._tell(f"{job.name}: ended")
         topic = decisions_topic(candidate.generation)
         with admin_of(self._kafka) as admin, suppress(UnknownTopicOrPartitionError):
             admin.delete_topics([topic])
         # Nobody may go on from what was taken back.
-        for folder in map(local_path, self._target.snapshot_folders):
-            if folder is not None and candidate.job_id is not None:
-                shutil.rmtree(folder / candidate.job_id, ignore_errors=True)
+        on_record = {job_id for job_id, number in self.generations.jobs.items() if number == candidate.generation}
+        delete_checkpoints(
+            self._target.snapshot_folders, {*on_record, *(job.id for job in ended), candidate.job_id or ""}
+        )
         self._tell(f"{topic}: deleted; generation {self.generations.live} holds as before")
         self._record(finish(self.generations))
 
@@ -188,10 +232,37 @@ class Rollback:
         return require_candidate(self.generations)
 
     def _record(self, generations: Generations) -> None:
-        if read_generations(self._kafka, self._job) != self.generations:
-            raise GenerationError("somebody else has moved this rollback on meanwhile: look at it again, then decide")
-        write_generations(self._kafka, self._job, generations)
+        move(self._kafka, self._job, self.generations, generations)
         self.generations = generations
+
+    def _name(self, candidate: Candidate) -> str:
+        return name_of(self._job, candidate.generation)
+
+    def _jobs(self, candidate: Candidate) -> list[Job]:
+        """All jobs of the candidate that are not over; there should be one at most."""
+        name = self._name(candidate)
+        return [job for job in self._target.flink.jobs() if job.name == name and not job.is_over]
+
+    def _running(self, candidate: Candidate) -> Job | None:
+        """The candidate's job. Raises FlinkError where there is another one: it writes into the same topic."""
+        found = self._jobs(candidate)
+        own = candidate.job_id or next((job.id for job in found), None)
+        if any(job.id != own for job in found):
+            raise FlinkError(
+                f"{self._name(candidate)} runs as {', '.join(job.id for job in found)}, and this rollback's job is "
+                f"{own}: headrace rollback {self._job} --abort ends them all, then begin again"
+            )
+        return found[0] if found else None
+
+    def _end_strays(self) -> None:
+        """End jobs whose generation is out of use: they take slots, and decide what nobody may go on from."""
+        for job in strays(self._target.flink.jobs(), self._job, self.generations):
+            self._target.flink.cancel(job.id)
+            self._tell(f"{job.name}: ended; its last checkpoint stays")
+
+    @property
+    def _way_on(self) -> str:
+        return f"headrace rollback {self._job} tries it again; headrace rollback {self._job} --abort, then begin again"
 
     def _write_settings(self, candidate: Candidate) -> Path:
         """The job's settings as they are now, but for what the candidate has of its own; for its owner alone."""
@@ -210,11 +281,14 @@ class Rollback:
         return path
 
     def _require_slots(self, settings: AdmissionSettings) -> None:
-        free = self._target.flink.overview()["slots-available"]
-        if free < settings.parallelism:
+        deadline = time.monotonic() + SLOTS_WAIT_S
+        while (free := self._target.flink.overview()["slots-available"]) < settings.parallelism:
+            if time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                continue
             raise FlinkError(
                 f"the replay needs {settings.parallelism} free slots beside the running job, there are {free}: "
-                "add TaskManagers (local profile: headrace up --taskmanagers N)"
+                "add TaskManagers (local profile: headrace up --taskmanagers N), then try again"
             )
 
     def _ends(self) -> dict[int, int]:
@@ -235,6 +309,11 @@ class Rollback:
                 if done.get(it.partition, 0) < ends.get(it.partition, 0)
             ]
             return next(iter(reader.records(left)), None) is not None
+
+
+def _job_on_record(kafka: KafkaSettings, job: str) -> str | None:
+    candidate = read_generations(kafka, job).candidate
+    return candidate.job_id if candidate is not None else None
 
 
 def _knows(flink: Flink, job_id: str | None) -> bool:

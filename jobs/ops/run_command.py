@@ -281,7 +281,7 @@ def convert(
     What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1. With
     --schema, fields that the older version lacks are left out and told; where one is critical, nothing is written.
     """
-    _refuse_target(files, to)
+    refuse_target(files, to)
     older = OlderSchema(schema)
     watch = LatenessWatch()
     shard_count = load_settings().shard_count
@@ -313,7 +313,7 @@ def convert(
         raise typer.Exit(1)
 
 
-def _refuse_target(files: list[Path], to: Path) -> None:
+def refuse_target(files: list[Path], to: Path) -> None:
     """A log must not be written over what it is made from, nor under another format's name."""
     if format_of_name(to) is not EventFormat.PROTOBUF:
         raise EventFileError(f"{to}: a log of batches is named .pb or .pb.gz")

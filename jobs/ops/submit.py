@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from jobs.ops.local.flink import flink_home
 from jobs.wiring.flink_rest import FlinkError
@@ -20,7 +21,15 @@ SECRETS: Final = "HEADRACE_KAFKA__SASL_"
 _SAYS_NOTHING: Final = re.compile("ProgramAbort|Py4JJavaError")
 """Exceptions that tell of another one; Java's own trace has it."""
 
+FIXED_JOB_ID: Final = "$internal.pipeline.job-id"
+"""Flink's option for the id of a job that is submitted; its own operator and application mode set it too."""
+
 _JOB_ID: Final = re.compile(r"Job has been submitted with JobID ([0-9a-f]{32})")
+
+
+def new_job_id() -> str:
+    """An id for a job that is still to be submitted."""
+    return uuid4().hex
 
 
 class SubmitError(FlinkError):
@@ -35,9 +44,16 @@ def submit(
     *,
     parallelism: int = 1,
     rest: Mapping[str, str] | None = None,
+    job_id: str | None = None,
+    lock: int | None = None,
 ) -> str:
-    """Run `flink run -d` and return the job's id. `rest`: options that name another cluster. Raises SubmitError."""
+    """Run `flink run -d` and return the job's id. `rest`: options that name another cluster. Raises SubmitError.
+
+    `job_id`: the id that it gets; Flink refuses a second job of the same id. `lock`: of `submission_lock`, held until
+    `flink run` has ended, whatever becomes of us.
+    """
     restore = ["--fromSavepoint", restore_from] if restore_from else []
+    options = {**(rest or {}), **({FIXED_JOB_ID: job_id} if job_id else {})}
     command = [
         str(flink_home() / "bin" / "flink"),
         "run",
@@ -45,7 +61,7 @@ def submit(
         "--parallelism",
         str(parallelism),
         *restore,
-        *(f"-D{name}={value}" for name, value in (rest or {}).items()),
+        *(f"-D{name}={value}" for name, value in options.items()),
         "-pym",
         JOB_MODULES[job],
         "--config",
@@ -59,7 +75,13 @@ def submit(
         if not name.startswith("HEADRACE_") or name.startswith(SECRETS)
     }
     done = subprocess.run(  # noqa: S603 - a command of our own
-        command, env={**inherited, **environment}, capture_output=True, text=True, errors="replace", check=False
+        command,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        pass_fds=() if lock is None else (lock,),
     )
     said = done.stdout + done.stderr
     found = _JOB_ID.search(said)

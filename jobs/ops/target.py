@@ -3,14 +3,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Final, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
 
 from jobs.ops.local.cluster import layout_of
 from jobs.ops.local.flink import flink_environment
-from jobs.ops.submit import JOB_MODULES, SECRETS
+from jobs.ops.submit import SECRETS
 from jobs.wiring.flink_rest import Flink
 from jobs.wiring.names import job_name
 from jobs.wiring.settings import AdmissionSettings, SettingsError, load_settings
@@ -18,13 +18,16 @@ from jobs.wiring.settings import AdmissionSettings, SettingsError, load_settings
 FolderOption: TypeAlias = Annotated[
     Path, typer.Option("--folder", help="Folder of the local profile, where no --flink is given.", file_okay=False)
 ]
+GOVERNED: Final = ("admission",)
+"""Jobs whose decisions have generations, which these commands stop, restore and roll back."""
+
 FlinkOption: TypeAlias = Annotated[
     str | None, typer.Option("--flink", metavar="URL", help="REST endpoint of another cluster; then --config too.")
 ]
 ConfigOption: TypeAlias = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings of the job, with --flink.", dir_okay=False)
 ]
-JobArgument: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help=f"One of: {', '.join(JOB_MODULES)}.")]
+JobArgument: TypeAlias = Annotated[str, typer.Argument(metavar="JOB", help=f"One of: {', '.join(GOVERNED)}.")]
 
 
 class Target(NamedTuple):
@@ -60,10 +63,14 @@ def target(folder: Path, url: str | None, config: Path | None) -> Target:
 
 
 def _rest_options(url: str) -> dict[str, str]:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+    try:
+        parts = urlsplit(url)
+        port = 8081 if parts.port is None else parts.port
+    except ValueError as error:
+        raise SettingsError(f"--flink: {url} is no http://HOST:PORT: {error}") from error
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/") or port == 0:
         raise SettingsError(f"--flink: {url} must be http://HOST:PORT, as `flink run` can't be told of anything else")
-    return {"rest.address": parts.hostname, "rest.port": str(parts.port or 8081)}
+    return {"rest.address": parts.hostname, "rest.port": str(port)}
 
 
 def _refuse_environment() -> None:
@@ -75,6 +82,6 @@ def _refuse_environment() -> None:
 
 def name_of(job: str, generation: int) -> str:
     """Flink's name of a job. Raises SettingsError for a job that we don't have."""
-    if job not in JOB_MODULES:
-        raise SettingsError(f"{job}: there is no such job, only {', '.join(JOB_MODULES)}")
+    if job not in GOVERNED:
+        raise SettingsError(f"{job}: not a job of this command, only {', '.join(GOVERNED)}")
     return job_name(job, generation)

@@ -1,9 +1,15 @@
 """How Kafka is reached: one description for Flink's connectors and for our own clients."""
 
+import re
+from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+DEFAULT_SERVERS: Final = "localhost:9092"
+_SERVER: Final = re.compile(r"(?:\[([^\[\]]+)\]|[^\s:/@\[\]]+):([0-9]{1,5})", re.ASCII)
+"""A name or an IPv4 address, or an IPv6 address in brackets, and a port."""
 
 
 class KafkaSettings(BaseModel):
@@ -11,7 +17,7 @@ class KafkaSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    servers: str = Field("localhost:9092", min_length=1, description="bootstrap servers, host:port, by commas")
+    servers: str = Field(DEFAULT_SERVERS, description="bootstrap servers, host:port, by commas")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="how the connection is secured"
     )
@@ -21,6 +27,16 @@ class KafkaSettings(BaseModel):
     sasl_username: str | None = Field(None, description="who we are")
     sasl_password: SecretStr | None = Field(None, description="our password")
     ssl_ca: Path | None = Field(None, description="PEM file of the authority that signed the brokers' certificates")
+
+    @field_validator("servers")
+    @classmethod
+    def _hosts_and_ports(cls, servers: str) -> str:
+        """Each as the clients of Java and Python both take it, without the spaces around it."""
+        found = [server.strip() for server in servers.split(",")]
+        for server in found:
+            if not _is_host_and_port(server):
+                raise ValueError(f"{server!r} is not HOST:PORT, such as broker:9092 or [::1]:9092; several by commas")
+        return ",".join(found)
 
     @model_validator(mode="after")
     def _complete(self) -> "KafkaSettings":
@@ -66,3 +82,15 @@ class KafkaSettings(BaseModel):
         if self.ssl_ca:
             options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ssl_ca)}
         return options
+
+
+def _is_host_and_port(server: str) -> bool:
+    match = _SERVER.fullmatch(server)
+    if match is None or not 1 <= int(match[2]) <= 65_535:
+        return False
+    if match[1] is not None:
+        try:
+            IPv6Address(match[1])
+        except ValueError:
+            return False
+    return True

@@ -21,9 +21,7 @@ def test_names_are_those_that_were_committed(golden: Golden) -> None:
         {
             "jobs": [ADMISSION_JOB, INGEST_JOB],
             "uids": {uid.name: uid.value for uid in Uid},
-            "states": {
-                fold: [fold, f"{fold}-meta", f"{fold}-log"] for fold in (LimiterFold.name, StampingFold.name)
-            },
+            "states": {fold: [fold, f"{fold}-meta", f"{fold}-log"] for fold in (LimiterFold.name, StampingFold.name)},
             "keys_in_state": {"key": KEY_PREFIX, "meta": META_KEY},
             "forms": {"key": HEADER_FORM, "meta": META_FORM, "log": LOG_FORM},
             "state_versions": {fold.name: fold.version for fold in (LimiterFold, StampingFold)},

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,7 +24,7 @@ from jobs.ops.effective import batches
 from jobs.ops.local.cluster import read_record
 from jobs.ops.local.flink import flink_environment
 from jobs.ops.local.layout import Layout, LocalError
-from jobs.ops.local.processes import is_listening
+from jobs.ops.local.processes import is_listening, servers_in
 from jobs.ops.submit import SubmitError, submit
 from jobs.wiring.flink_rest import Flink, local_path
 from jobs.wiring.kafka_log import TopicReader
@@ -140,6 +144,53 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     assert "not of a local profile" in said
     command("down", "--folder", str(tmp_path))
     assert (tmp_path / "theirs").read_text() == "precious"
+
+
+def begin_up(profile: Profile) -> subprocess.Popen[str]:
+    words = ["up", "--folder", str(profile.layout.folder), "--no-jobs"]
+    return subprocess.Popen([sys.executable, "-m", "jobs.ops.cli", *words], stderr=subprocess.PIPE, text=True)
+
+
+def kill_taskmanager(profile: Profile) -> None:
+    record = read_record(profile.layout.folder)
+    assert record is not None
+    taskmanager = record.find("taskmanager-1")
+    assert taskmanager is not None
+    process = psutil.Process(taskmanager.pid)
+    process.kill()
+    process.wait(10)
+
+
+def servers(profile: Profile) -> set[int]:
+    return {process.pid for process in servers_in(profile.layout.folder)}
+
+
+def test_two_at_once_start_nothing_twice(profile: Profile) -> None:
+    count = len(servers(profile))
+    kill_taskmanager(profile)
+    ups = [begin_up(profile) for _ in range(2)]
+    said = {up.communicate(timeout=120)[1]: up.returncode for up in ups}
+    assert sorted(said.values()) == [0, 1], said
+    refused = next(words for words, status in said.items() if status == 1)
+    assert re.search(r"headrace up \(pid \d+\) is at work there", refused)
+    assert len(servers(profile)) == count
+
+
+def test_up_that_is_ended_leaves_no_half_started_process(profile: Profile) -> None:
+    kill_taskmanager(profile)
+    before = servers(profile)
+    up = begin_up(profile)
+    deadline = time.monotonic() + 60
+    while servers(profile) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    up.send_signal(signal.SIGTERM)
+    _, said = up.communicate(timeout=60)
+    assert up.returncode == 130, said
+    assert servers(profile) == before
+    status, said = command("up", "--folder", str(profile.layout.folder), "--no-jobs")
+    assert status == 0, said
+    assert len(servers(profile)) == len(before) + 1
 
 
 def decided(profile: Profile, generation: int) -> dict[str, Decision]:

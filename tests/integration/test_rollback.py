@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,9 +20,6 @@ from jobs.wiring.names import job_name
 from jobs.wiring.topic_catalog import decisions_topic
 from tests.integration.conftest import cluster
 from tests.integration.log_checks import DEMO_POLICIES, await_decided, decided, replayed, send, trace_records
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def headrace(*arguments: str) -> str:
@@ -104,6 +101,8 @@ def test_what_holds_after_a_rollback_never_had_the_wrong_policy(  # noqa: PLR091
         assert again().candidate.phase is Phase.PROMOTING
         with pytest.raises(GenerationError, match="somebody else"):
             stale.abort()
+        refused = CliRunner().invoke(app, ["stop", "admission", *at])
+        assert "headrace rollback admission" in str(refused.exception)
 
         headrace("rollback", "admission", *at)
         assert read_generations(kafka, "admission").lineage == (1, 4)
@@ -114,6 +113,11 @@ def test_what_holds_after_a_rollback_never_had_the_wrong_policy(  # noqa: PLR091
         send(servers, trace_records(100, batch_events=7)[:40])
         await_decided(servers, "headrace-admission-g4")
         assert decided(servers) == replayed(servers, DEMO_POLICIES)
+
+        # The next job goes on from what this generation took, by the ids on record.
+        flink.cancel(flink.require_running(job_name("admission", 4)).id)
+        later = msgspec.json.decode(headrace("restore", "admission", "--from", "latest", *at, "--json"))
+        assert read_generations(kafka, "admission").jobs[Path(later["restored_from"]).parent.name] == 4
 
 
 def _crash(job_id: str, timeout_s: float = 0) -> None:

@@ -18,6 +18,7 @@ from jobs.ops.explanation import Explanation, Step
 from jobs.ops.replay import Replay, ReplayWindow
 from jobs.ops.replay_command import explain
 from jobs.wiring.file_log import write_event_file
+from schemas.codec import encode_events
 from schemas.decisions import DecisionKind, DecisionMode, LimitUnit
 from schemas.events import Event
 from tests.limiter_world import at, chunk, completed, failed, heartbeat, limit, policy, prompt
@@ -210,3 +211,23 @@ def test_the_command_prints_sentences_or_json(tmp_path: Path, monkeypatch: pytes
     assert found["tenant"] == "acme"
     assert found["steps"][0]["decisions"][0]["kind"] == "throttle"
     assert found["steps"][0]["limits"][0]["short"] > 0
+
+
+def test_an_empty_id_is_no_request_though_heartbeats_have_it(tmp_path: Path) -> None:
+    source = source_of(tmp_path, [prompt("r", at(0), 1), heartbeat(at(1))])
+    with pytest.raises(RequestNotFoundError, match="'': no such request"):
+        the_tenant(find_request(source, ""), "")
+    # What a terminal makes of bytes that are no text.
+    assert find_request(source, "\udcff") == {}
+
+
+def test_a_request_whose_events_were_all_put_aside_is_no_empty_history(tmp_path: Path) -> None:
+    def into_another_shard(shard: int, batch: list[Event]) -> bytes:
+        return encode_events((shard + 1) % SHARDS, batch)
+
+    path = tmp_path / "events.pb"
+    write_event_file(path, [prompt("r", at(0), 1)], shard_count=SHARDS, encode=into_another_shard)
+    source = FileEvents([path], SHARDS)
+    last = find_request(source, "r")["acme"]
+    with pytest.raises(RequestNotFoundError, match=r"no such request among the events that can be read.*dlq list"):
+        explain_request(source, PolicyLog([POLICY]), "acme", "r", last, shard_count=SHARDS)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.ops.effective import decisions_between, first_decided
+from jobs.ops.generation_jobs import generations_by_job
 from jobs.ops.generations import GenerationError, Generations, Phase, finish, propose, to_phase
 from schemas.codec import DecidedBatch
 from schemas.decisions import Decision, DecisionKind, DecisionReason
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS: dict[str, Callable[[Generations], Generations]] = {
-    "propose": lambda now: propose(now, "file:///savepoints/1", "version: 1"),
-    "replay": lambda now: to_phase(now, Phase.REPLAYING, "job"),
+    "propose": lambda now: propose(now, "file:///savepoints/1", "version: 1", f"job-{now.newest + 1}"),
+    "replay": lambda now: to_phase(now, Phase.REPLAYING, f"job-{now.newest}"),
     "promote": lambda now: to_phase(now, Phase.PROMOTING),
     "abort": lambda now: to_phase(now, Phase.ABORTING),
     "finish": finish,
@@ -31,13 +33,13 @@ def taken(now: Generations, *steps: str) -> Generations:
 
 def test_a_promoted_candidate_holds_from_then_on() -> None:
     after = taken(Generations(), "propose", "replay", "promote", "finish")
-    assert after == Generations(lineage=(1, 2), newest=2)
+    assert after == Generations(lineage=(1, 2), newest=2, jobs={"job-2": 2})
     assert after.live == 2
 
 
 def test_an_aborted_candidate_changes_nothing_but_its_number_is_not_used_again() -> None:
     after = taken(Generations(), "propose", "replay", "abort", "finish")
-    assert after == Generations(lineage=(1,), newest=2)
+    assert after == Generations(lineage=(1,), newest=2, jobs={"job-2": 2})
     assert taken(after, "propose").candidate is not None
     assert taken(after, "propose", "replay", "promote", "finish").lineage == (1, 3)
 
@@ -67,6 +69,18 @@ def test_a_step_that_makes_no_sense_is_refused(steps: tuple[str, ...]) -> None:
         STEPS[steps[-1]](before)
 
 
+def test_a_record_of_before_jobs_were_on_record_is_read() -> None:
+    candidate = {"generation": 4, "phase": "replaying", "restored_from": None, "policies": None, "job_id": "j"}
+    found = msgspec.convert({"lineage": [1, 3], "newest": 4, "candidate": candidate}, type=Generations)
+    assert (found.live, found.jobs) == (3, {})
+    assert generations_by_job([], "admission", found) == {"j": 4}
+
+
+def test_two_proposals_with_the_same_arguments_differ() -> None:
+    one, other = (propose(Generations(), None, None, job_id) for job_id in ("one", "other"))
+    assert one != other
+
+
 @given(st.lists(st.sampled_from(sorted(STEPS)), max_size=30))
 def test_whatever_is_tried_what_holds_is_what_was_promoted_last(steps: list[str]) -> None:
     now = Generations()
@@ -81,6 +95,7 @@ def test_whatever_is_tried_what_holds_is_what_was_promoted_last(steps: list[str]
         assert list(now.lineage) == promoted
         assert sorted(set(promoted)) == promoted
         assert now.newest >= now.live
+        assert now.jobs == {f"job-{number}": number for number in range(2, now.newest + 1)}
 
 
 def batch(shard: int, partition: int | None, offset: int | None, *ids: str) -> DecidedBatch:

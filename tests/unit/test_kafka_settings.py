@@ -4,13 +4,18 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from jobs.ops.cli import app
+from jobs.ops.log_options import log_access, with_hint
 from jobs.ops.snapshots import Snapshot, SnapshotError, newest, snapshots
 from jobs.ops.submit import _why
+from jobs.ops.target import target
+from jobs.wiring.kafka_log import BrokerUnreachableError
 from jobs.wiring.kafka_settings import KafkaSettings
+from jobs.wiring.kafka_topics import KafkaUnavailableError
 from jobs.wiring.record_keys import partition_of, record_keys, shard_of_key
 from jobs.wiring.settings import SettingsError, load_settings
 from jobs.wiring.topic_catalog import CATALOG
@@ -110,3 +115,86 @@ def test_what_flink_run_says_is_cut_down_to_what_helps() -> None:
     java = "The program finished with:\nCaused by: first\n  at x\nCaused by: java.io.IOException: disk\n"
     assert _why(java) == "java.io.IOException: disk"
     assert _why("") == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    "servers", ["a:1", "a:1,b-2.example:65535", "10.0.0.1:9092", "[::1]:9092,[fe80::1]:1", "b_1:9"]
+)
+def test_servers_are_hosts_and_ports(servers: str) -> None:
+    assert KafkaSettings(servers=servers).servers == servers
+    # As a person writes lists.
+    assert KafkaSettings(servers=f" {servers.replace(',', ' , ')} ").servers == servers
+
+
+@pytest.mark.parametrize(
+    "servers",
+    [
+        "",
+        " ",
+        "a",
+        "a:",
+        ":1",
+        "a:abc",
+        "a:0",
+        "a:65536",
+        "a:1,",
+        "a:1,,b:1",
+        "::1:9092",
+        "[::1]",
+        "[::1]:x",
+        "[a]:1",
+        "a b:1",
+        "a:1;b:1",
+        "http://a:1",
+        "[::1:9092",
+        "a:\u0661",
+    ],
+)
+def test_servers_that_no_client_could_use_are_refused(servers: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="is not HOST:PORT"):
+        KafkaSettings(servers=servers)
+    settings = tmp_path / "job.yaml"
+    settings.write_text(f"kafka: {{servers: {servers!r}}}")
+    with pytest.raises(SettingsError, match=r"job\.yaml: kafka\.servers: .*is not HOST:PORT"):
+        load_settings(settings)
+    with pytest.raises(SettingsError, match=r"^--servers: .*is not HOST:PORT"):
+        log_access(None, servers)
+
+
+def test_servers_of_the_command_line_win_and_the_rest_stays(tmp_path: Path) -> None:
+    settings = tmp_path / "job.yaml"
+    settings.write_text(yaml.safe_dump({"kafka": {"servers": "a:1", **SASL}}))
+    found = log_access(settings, "b:2").kafka
+    assert found == KafkaSettings(servers="b:2", **SASL)
+    assert log_access(settings, None).kafka.servers == "a:1"
+
+
+def test_where_nobody_answers_by_default_the_local_profile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nobody = BrokerUnreachableError("localhost:9092: no broker answers")
+    assert with_hint(nobody) == str(nobody)
+    (tmp_path / "out" / "local").mkdir(parents=True)
+    (tmp_path / "out" / "local" / "headrace.yaml").touch()
+    assert with_hint(nobody) == f"{nobody} (the local profile: --config out/local/headrace.yaml)"
+    assert "out/local" in with_hint(KafkaUnavailableError("kafka.servers: localhost:9092 does not answer"))
+    for other in (BrokerUnreachableError("b:1: no broker answers"), ValueError("localhost:9092")):
+        assert with_hint(other) == str(other)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:99999", "http://[::1", "http://a:x", "http://a:0", "https://a:1", "a:1"]
+)
+def test_a_rest_endpoint_that_is_none_is_a_mistake_of_its_option(url: str, tmp_path: Path) -> None:
+    settings = tmp_path / "job.yaml"
+    settings.write_text("profile: cluster")
+    with pytest.raises(SettingsError, match=r"^--flink: "):
+        target(tmp_path, url, settings)
+
+
+def test_a_rest_endpoint_is_told_to_flink_by_host_and_port(tmp_path: Path) -> None:
+    settings = tmp_path / "job.yaml"
+    settings.write_text("profile: cluster")
+    assert target(tmp_path, "http://a:1/", settings).rest_options == {"rest.address": "a", "rest.port": "1"}
+    assert target(tmp_path, "http://a", settings).rest_options["rest.port"] == "8081"

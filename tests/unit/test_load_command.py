@@ -1,15 +1,24 @@
-"""What `headrace load` plays, by its options."""
+"""What `headrace load` plays, by its options, and what it says meanwhile."""
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+from jobs.ops.cli import app
 from jobs.ops.load.plan import PlanError, PlannedRequest
-from jobs.ops.load_command import _requests
+from jobs.ops.load.tally import Tally
+from jobs.ops.load_command import MAX_RUN_ID_BYTES, _progress, _requests
 from jobs.wiring.event_file_writer import write_event_file, write_json_lines
 from jobs.wiring.event_files import EventFileError
+from schemas.codec import decode_events, encode_events
+from schemas.dead_letters import Position
+from schemas.decisions import DecisionKind
 from schemas.events import Event
 from tests.limiter_world import at, chunk, completed, prompt
+from tests.load_world import decision
 
 EVENTS: list[Event] = [
     prompt("first", at(0), 5),
@@ -67,3 +76,60 @@ def test_a_rate_needs_its_seconds_and_no_files(tmp_path: Path) -> None:
         played(tmp_path / "events.pb", rate=100, seconds=1)
     with pytest.raises(EventFileError, match="no such file"):
         played(tmp_path / "events.pb")
+
+
+@pytest.mark.parametrize(
+    "option", ["--speed", "--rate", "--seconds", "--max-wait", "--decision-timeout", "--warm-up", "--linger"]
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "1e308", "-inf"])
+def test_a_number_that_is_none_is_wrong_use_of_its_option(option: str, value: str) -> None:
+    # Nothing answers there, so what is not refused ends with another exit status.
+    found = CliRunner().invoke(app, ["load", option, value, "--servers", "127.0.0.1:1"])
+    assert found.exit_code == 2
+    assert f"Invalid value for '{option}'" in found.output
+
+
+@pytest.mark.parametrize("run_id", ["", "x" * 401, "ü" * 201, "\udcff"])
+def test_a_run_id_that_events_could_not_have_is_refused_before_anything_is_sent(run_id: str) -> None:
+    found = CliRunner().invoke(app, ["load", "--run-id", run_id, "--servers", "127.0.0.1:1"])
+    assert isinstance(found.exception, PlanError)
+    assert "--run-id" in str(found.exception)
+
+
+def test_the_longest_run_id_makes_ids_that_the_codec_takes() -> None:
+    request_id = f"{'x' * MAX_RUN_ID_BYTES}-{2**48:x}-63-{10**12}"
+    (frame,) = decode_events(encode_events(0, [prompt(request_id, at(0))]), Position("here", 0, 0)).events
+    assert frame.request_id == request_id
+
+
+class Seconds:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_load_that_nobody_decides_on_says_so_once_and_soon() -> None:
+    out, clock, tally = io.StringIO(), Seconds(), Tally()
+    tally.requests = 3
+    with _progress(Console(file=out, width=200), clock) as tell:
+        tell(tally)
+        assert "decide" not in out.getvalue()
+        for clock.now in (5.0, 6.0):
+            tell(tally)
+    assert out.getvalue().count("Nobody has decided anything in 5 s") == 1
+    assert "headrace status" in out.getvalue()
+
+
+def test_the_progress_of_a_load_tells_that_nobody_decides_until_somebody_does() -> None:
+    out, clock, tally = io.StringIO(), Seconds(), Tally()
+    tally.requests = 3
+    with _progress(Console(file=out, width=200, force_terminal=True), clock) as tell:
+        clock.now = 5.0
+        tell(tally)
+        assert "0 ended, nobody decides yet, 0 lost" in out.getvalue()
+        out.truncate(0)
+        tally.decided(decision(DecisionKind.ADMIT))
+        tell(tally)
+        assert "1 decisions, 0 lost" in out.getvalue()
+        assert "nobody" not in out.getvalue()

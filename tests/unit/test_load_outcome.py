@@ -129,3 +129,25 @@ def test_a_recording_has_what_was_sent_and_every_delivery_of_what_was_read(tmp_p
 def test_a_recording_that_can_not_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutputFileError, match="no such file or directory"):
         Recording(tmp_path / "nowhere" / "load.jsonl")
+
+
+def test_decisions_on_requests_of_others_are_counted_apart() -> None:
+    assert "2 decisions read, 1/s, and 471 on requests of others." in shown(
+        outcome(played(), decisions_read=473, foreign_decisions=471)
+    )
+    assert "others" not in shown(outcome(played(), decisions_read=7))
+
+
+def test_a_revocation_of_a_stream_that_had_ended_is_told_where_it_counts() -> None:
+    world = World(planned(0, (1, 10)), decision_timeout_us=60_000_000)
+    world.advance(0)
+    world.decide(DecisionKind.ADMIT, 0.1)
+    world.advance(1.2)
+    world.decide(DecisionKind.REVOKE, 1.3)
+    found = outcome(world)
+
+    assert found.tenants[0].revoked == 1
+    text = shown(found)
+    assert "0 streams cut" in text
+    assert "1 revocations came when their stream had ended; column Revoked counts them too." in text
+    assert "column Revoked" not in shown(outcome(played()))

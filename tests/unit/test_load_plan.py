@@ -1,6 +1,8 @@
 """What a load plays: recordings at another speed, and steady loads."""
 
+import math
 from itertools import islice, pairwise
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -151,3 +153,13 @@ def test_a_stream_that_can_not_be_is_refused(wrong: dict[str, object]) -> None:
     fields = {name: getattr(fine, name) for name in fine.__struct_fields__}
     with pytest.raises(PlanError):
         PlannedRequest(**{**fields, "end_offset_us": 10, **wrong})
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
+def test_what_is_no_finite_number_above_0_is_no_load(value: float) -> None:
+    given: dict[str, Any] = {"events_per_second": 1.0, "seconds": 1.0}
+    for name in (*given, "speed"):
+        with pytest.raises(PlanError, match=f"{name} is"):
+            SteadyLoad(**given | {name: value})
+    with pytest.raises(PlanError, match="speed is"):
+        from_recording([prompt("r", at(0))], speed=value)

@@ -1,5 +1,6 @@
 """What came of a load, for a terminal."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from rich import box
@@ -72,6 +73,20 @@ def _verdict(outcome: LoadOutcome) -> tuple[str, str]:
     return f"NOT RIGHT: {'; '.join(parts)}.", "bold red"
 
 
+def _overshoot(outcome: LoadOutcome) -> Iterator[str]:
+    shot = outcome.overshoot
+    if shot.revoked:
+        yield (
+            f"{count(shot.streams_cut)} streams cut; {count(shot.tokens)} tokens flowed after their revocation, "
+            f"p50 {count(shot.tokens_each.p50)}, p99 {count(shot.tokens_each.p99)} a request."
+        )
+    too_late = outcome.decisions.get("revoke", 0) - shot.streams_cut
+    if too_late > 0:
+        yield f"{count(too_late)} revocations came when their stream had ended; column Revoked counts them too."
+    if shot.overdrawn_tokens:
+        yield f"Settlements tell of {count(shot.overdrawn_tokens)} tokens beyond what was reserved."
+
+
 def print_outcome(console: Console, outcome: LoadOutcome) -> None:
     """Print the outcome. Words carry what colours stress."""
 
@@ -79,10 +94,12 @@ def print_outcome(console: Console, outcome: LoadOutcome) -> None:
         console.print(Text(line, style=style), highlight=False)
 
     say(f"Load {outcome.run_id}: {count(outcome.requests)} requests in {outcome.seconds:,.1f} s.", "bold")
+    own = outcome.decisions_read - outcome.foreign_decisions
+    others = f", and {count(outcome.foreign_decisions)} on requests of others" if outcome.foreign_decisions else ""
     say(
         f"{count(outcome.events_sent)} events sent, {count(round(outcome.events_per_second))}/s, in "
-        f"{count(outcome.records_sent)} records; {count(outcome.decisions_read)} decisions read, "
-        f"{count(round(outcome.decisions_per_second))}/s."
+        f"{count(outcome.records_sent)} records; {count(own)} decisions read, "
+        f"{count(round(own / outcome.seconds))}/s{others}."
     )
     say(f"Decisions: {_counted(outcome.decisions)}.")
     if outcome.shadow_decisions:
@@ -98,14 +115,8 @@ def print_outcome(console: Console, outcome: LoadOutcome) -> None:
         if len(outcome.tenants) > MOST_TENANTS:
             say(f"and {count(len(outcome.tenants) - MOST_TENANTS)} tenants more; --json has them.")
         say("")
-    shot = outcome.overshoot
-    if shot.revoked:
-        say(
-            f"{count(shot.streams_cut)} streams cut; {count(shot.tokens)} tokens flowed after their revocation, "
-            f"p50 {count(shot.tokens_each.p50)}, p99 {count(shot.tokens_each.p99)} a request."
-        )
-    if shot.overdrawn_tokens:
-        say(f"Settlements tell of {count(shot.overdrawn_tokens)} tokens beyond what was reserved.")
+    for line in _overshoot(outcome):
+        say(line)
     if outcome.duplicates:
         say(f"{count(outcome.duplicates)} decisions were delivered again, unchanged: harmless.")
     odd = {

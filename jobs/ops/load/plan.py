@@ -1,5 +1,6 @@
 """What a load plays: requests with the time at which each is due, from a recording or made up at a steady rate."""
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -81,8 +82,8 @@ def from_recording(events: Iterable[Envelope], *, speed: float) -> list[PlannedR
     that streamed most. One whose prompt is missing is left out. One whose end is missing loses its connection at the
     last chunk. Raises PlanError where nothing is left.
     """
-    if not speed > 0:
-        raise PlanError(f"speed is {speed}, it must be above 0")
+    if not 0 < speed < math.inf:
+        raise PlanError(f"speed is {speed}, it must be above 0 and finite")
     lives: dict[tuple[str, str], _Life] = {}
     for event in events:
         if not isinstance(
@@ -174,8 +175,8 @@ class SteadyLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if name != "seed" and not getattr(self, name) > 0:
-                raise PlanError(f"{name} is {getattr(self, name)}, it must be above 0")
+            if name != "seed" and not 0 < getattr(self, name) < math.inf:
+                raise PlanError(f"{name} is {getattr(self, name)}, it must be above 0 and finite")
 
 
 PROMPT_AND_END: Final = 2

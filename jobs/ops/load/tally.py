@@ -105,6 +105,11 @@ class Tally:
             self.overdrawn_tokens += decision.overdrawn_tokens
 
     @property
+    def has_decisions(self) -> bool:
+        """Whether anything at all was decided on requests of this load."""
+        return bool(self.decisions or self.shadow_decisions or self.late_decisions or self.unknown_decisions)
+
+    @property
     def missing(self) -> int:
         """Requests without a final decision."""
         return self.outcomes[Outcome.LOST] + self.outcomes[Outcome.UNSETTLED]

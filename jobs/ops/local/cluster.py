@@ -4,17 +4,19 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import yaml
 
 from jobs.ops.generation_topic import read_generations
 from jobs.ops.local import flink, kafka, postgres
+from jobs.ops.local.alone import NOTE
 from jobs.ops.local.jars import fetch_jars
-from jobs.ops.local.layout import Layout, LocalError, Ports
-from jobs.ops.local.processes import Started, end, require_free
+from jobs.ops.local.layout import HOST, Layout, LocalError, Ports
+from jobs.ops.local.processes import Note, Started, end, end_family, is_listening, require_free, servers_in
 from jobs.ops.snapshots import snapshots
+from jobs.ops.submission_lock import submission_lock
 from jobs.ops.submit import submit
 from jobs.wiring.atomic_file import replacing
 from jobs.wiring.flink_rest import Flink
@@ -67,8 +69,24 @@ def layout_of(folder: Path) -> Layout:
     return Layout(folder, Ports(base=record.base_port))
 
 
+def policies_of(layout: Layout) -> str | None:
+    """The policy file that the next submission of the admission job takes."""
+    found = _settings(layout).get("policies")
+    return None if found is None else str(found)
+
+
+def metrics_of(layout: Layout) -> list[str]:
+    """Where Prometheus finds metrics now: one address a Flink process."""
+    return [f"http://{HOST}:{port}" for port in layout.ports.metrics if is_listening(port)]
+
+
+def _settings(layout: Layout) -> dict[str, Any]:
+    there = yaml.safe_load(layout.settings.read_text()) if layout.settings.is_file() else None
+    return there if isinstance(there, dict) else {}
+
+
 class Up:
-    """Starts what does not run yet, in the order of need."""
+    """Starts what does not run yet, in the order of need. One at a time in a folder: see `alone_in`."""
 
     def __init__(
         self, layout: Layout, profile: str, tell: Tell, flink_options: Mapping[str, str] | None = None
@@ -79,7 +97,7 @@ class Up:
         before = read_record(layout.folder)
         if before is not None and before.alive and before.base_port != layout.ports.base:
             raise LocalError(f"{layout.folder} runs on ports from {before.base_port}; headrace down first")
-        if before is None and layout.folder.is_dir() and any(layout.folder.iterdir()):
+        if before is None and layout.folder.is_dir() and any(it.name != NOTE for it in layout.folder.iterdir()):
             raise LocalError(f"{layout.folder} is not empty and not of a local profile; choose another folder")
         alive = tuple(before.alive) if before else ()
         # A repair must not change what the rest was started with.
@@ -102,61 +120,73 @@ class Up:
         layout = self._layout
         if taskmanagers is not None:
             self._record = msgspec.structs.replace(self._record, taskmanagers=taskmanagers)
+        flink.require_usable(layout, self._record.profile)
+        # First of all: if this is broken off, the next call must not take other policies.
+        self._save()
+        has_other_policies = self._write_settings(policies)
         jars = fetch_jars()
         if self._record.find(flink.JOBMANAGER) is None:
             flink.prepare_flink(layout, jars, self._record.profile, self._record.flink_options)
-        self._save()
-        self._start(
-            kafka.NAME, (layout.ports.kafka, layout.ports.kafka_controller), lambda: kafka.start_kafka(layout, jars)
-        )
+        broker = (layout.ports.kafka, layout.ports.kafka_controller)
+        self._start(kafka.NAME, broker, partial(kafka.start_kafka, layout, jars))
         made = create_catalog(KafkaSettings(servers=layout.kafka_servers), PARTITIONS)
         self._tell(f"topics: {len(made)} made" if made else "topics: all there")
         if with_postgres:
-            self._start(postgres.NAME, (layout.ports.postgres,), lambda: postgres.start_postgres(layout))
-        self._start(flink.ZOOKEEPER, (layout.ports.zookeeper,), lambda: flink.start_zookeeper(layout))
+            self._start(postgres.NAME, (layout.ports.postgres,), partial(postgres.start_postgres, layout))
+        self._start(flink.ZOOKEEPER, (layout.ports.zookeeper,), partial(flink.start_zookeeper, layout))
         jobmanager = (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob)
-        self._start(flink.JOBMANAGER, jobmanager, lambda: flink.start_jobmanager(layout))
+        self._start(flink.JOBMANAGER, jobmanager, partial(flink.start_jobmanager, layout))
         for number in range(1, self._record.taskmanagers + 1):
             name = f"{flink.TASKMANAGER}-{number}"
             self._start(name, (), partial(flink.start_taskmanager, layout, number))
-        self._write_settings(policies)
         if submits:
-            self._submit()
+            self._submit(has_other_policies=has_other_policies)
 
-    def _start(self, name: str, ports: tuple[int, ...], begin: Callable[[], Started]) -> None:
+    def _start(self, name: str, ports: tuple[int, ...], begin: Callable[[Note], Started]) -> None:
         if (running := self._record.find(name)) is not None:
             self._tell(f"{name}: runs already (pid {running.pid})")
             return
         require_free(name, ports)
-        started = begin()
-        others = tuple(it for it in self._record.processes if it.name != name)
-        self._record = msgspec.structs.replace(self._record, processes=(*others, started))
-        self._save()
+        started = begin(self._note)
         where = f", ports {', '.join(map(str, ports))}" if ports else ""
         self._tell(f"{name}: started (pid {started.pid}{where})")
+
+    def _note(self, started: Started) -> None:
+        """Record a process before it is ready: it goes on if we don't."""
+        others = tuple(it for it in self._record.processes if it.name != started.name)
+        self._record = msgspec.structs.replace(self._record, processes=(*others, started))
+        self._save()
 
     def _save(self) -> None:
         self._layout.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._layout.record) as out:
             out.write(msgspec.json.format(msgspec.json.encode(self._record), indent=2))
 
-    def _write_settings(self, policies: Path | None) -> None:
-        """The settings of the admission job; a change of policies holds from the next submission."""
+    def _write_settings(self, policies: Path | None) -> bool:
+        """The settings of the admission job; whether its policies are others now, from its next submission on."""
         layout = self._layout
-        there = yaml.safe_load(layout.settings.read_text()) if layout.settings.is_file() else {}
+        there = _settings(layout)
+        before = there.get("policies")
         if policies is not None:
             there["policies"] = str(policies.resolve())
         with replacing(layout.settings) as out:
             settings = {**there, "profile": "cluster", "kafka": {"servers": layout.kafka_servers}}
             out.write(yaml.safe_dump(settings).encode())
+        return bool(there.get("policies") != before)
 
-    def _submit(self) -> None:
+    def _submit(self, *, has_other_policies: bool) -> None:
+        # An `up` that was killed may have a job on its way still.
+        with submission_lock(self._layout.settings, self._tell) as lock:
+            self._submit_alone(lock, has_other_policies=has_other_policies)
+
+    def _submit_alone(self, lock: int | None, *, has_other_policies: bool) -> None:
         settings = load_settings(self._layout.settings)
         name = job_name("admission", settings.generation)
         cluster = Flink(self._layout.rest_url)
         job = cluster.running(name)
         if job is not None:
-            self._tell(f"{name}: runs already ({job.id})")
+            later = "; the other policies hold once it is stopped and restored" if has_other_policies else ""
+            self._tell(f"{name}: runs already ({job.id}){later}")
             return
         live = read_generations(settings.kafka, "admission").live
         before = snapshots(str(self._layout.savepoints), str(self._layout.checkpoints))
@@ -169,25 +199,39 @@ class Up:
             self._tell(f"{name}: was stopped or has failed; go on with: headrace restore admission --from latest")
             return
         environment = flink.flink_environment(self._layout)
-        job_id = submit("admission", self._layout.settings, environment, parallelism=settings.parallelism)
+        job_id = submit("admission", self._layout.settings, environment, parallelism=settings.parallelism, lock=lock)
         cluster.await_running(job_id, timeout_s=120)
         self._tell(f"{name}: submitted ({job_id})")
 
 
 def down(folder: Path, tell: Tell, *, keep_data: bool) -> None:
-    """End what was started, the last first, and delete its folder unless `keep_data`."""
-    record = read_record(folder)
-    if record is None:
-        tell(f"nothing runs in {folder}")
-        return
-    for started in reversed(record.processes):
+    """End what was started, the last first, and delete its folder unless `keep_data`.
+
+    Ends servers that work with files of the folder too, if no record knows them. One at a time: see `alone_in`.
+    """
+    try:
+        record = read_record(folder)
+    except LocalError:
+        _end_strays(folder, tell)
+        raise
+    for started in reversed(record.processes if record else ()):
         if started.process() is not None:
             end(started)
             tell(f"{started.name}: ended")
-    if keep_data:
+    if not _end_strays(folder, tell) and record is None:
+        tell(f"nothing runs in {folder}")
+    if record is None or keep_data:
         return
     shutil.rmtree(folder)
     tell(f"{folder}: deleted")
+
+
+def _end_strays(folder: Path, tell: Tell) -> bool:
+    strays = servers_in(folder.resolve())
+    for process in strays:
+        end_family(process)
+        tell(f"a process on no record: ended (pid {process.pid})")
+    return bool(strays)
 
 
 def processes(folder: Path) -> Iterator[tuple[Started, bool]]:

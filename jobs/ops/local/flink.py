@@ -12,7 +12,7 @@ import yaml
 
 from jobs.ops.local.jars import Jars
 from jobs.ops.local.layout import CHECKOUT, HOST, Layout, LocalError
-from jobs.ops.local.processes import Started, is_listening, start, wait_until
+from jobs.ops.local.processes import Note, Started, forget, is_listening, start, wait_until
 from jobs.wiring.environment import flink_path
 from jobs.wiring.flink_rest import Flink, FlinkError
 from jobs.wiring.java import java_home
@@ -30,12 +30,23 @@ def flink_home() -> Path:
     return Path(found.origin).parent
 
 
-def prepare_flink(layout: Layout, jars: Jars, profile: str, options: Mapping[str, str]) -> None:
-    """Lay out configuration and libraries, both anew each time. `options` are Flink's own, and win."""
+def require_usable(layout: Layout, profile: str) -> None:
+    """Raise LocalError for a folder or a profile that `prepare_flink` can do nothing with."""
     if any(character.isspace() for character in str(layout.folder)):
         raise LocalError(
             f"{layout.folder}: Flink's start scripts can't take a path with a space; choose another folder"
         )
+    if not (_folder_of(profile) / "config.yaml").is_file():
+        raise LocalError(f"{_folder_of(profile)} has no config.yaml: choose --profile latency or throughput")
+
+
+def _folder_of(profile: str) -> Path:
+    return CHECKOUT / "flink-conf" / profile
+
+
+def prepare_flink(layout: Layout, jars: Jars, profile: str, options: Mapping[str, str]) -> None:
+    """Lay out configuration and libraries, both anew each time. `options` are Flink's own, and win."""
+    require_usable(layout, profile)
     conf, lib = layout.flink / "conf", layout.flink / "lib"
     for folder in (conf, lib):
         shutil.rmtree(folder, ignore_errors=True)
@@ -44,9 +55,7 @@ def prepare_flink(layout: Layout, jars: Jars, profile: str, options: Mapping[str
     # flink-python belongs into lib/: a job that brings it itself can't be deployed twice into one TaskManager.
     for jar in (*(home / "lib").glob("*.jar"), *(home / "opt").glob("flink-python-*.jar"), *jars.connectors):
         (lib / jar.name).symlink_to(jar)
-    ours = CHECKOUT / "flink-conf" / profile
-    if not (ours / "config.yaml").is_file():
-        raise LocalError(f"{ours} has no config.yaml: choose --profile latency or throughput")
+    ours = _folder_of(profile)
     for file in ours.glob("log4j*.properties"):
         shutil.copy(file, conf / file.name)
     shared = _flat(yaml.safe_load((ours / "config.yaml").read_text()))
@@ -113,7 +122,7 @@ def flink_environment(layout: Layout) -> dict[str, str]:
     }
 
 
-def start_zookeeper(layout: Layout) -> Started:
+def start_zookeeper(layout: Layout, note: Note = forget) -> Started:
     """Start ZooKeeper. Raises LocalError."""
     layout.zookeeper.mkdir(parents=True, exist_ok=True)
     conf = layout.zookeeper / "zoo.cfg"
@@ -130,12 +139,13 @@ def start_zookeeper(layout: Layout) -> Started:
         [*command, logging, log, peer, "--zkConfigFile", conf, "--peerId", "1"],
         layout.logs / "zookeeper.log",
         (layout.ports.zookeeper,),
+        note=note,
     )
     wait_until(lambda: is_listening(layout.ports.zookeeper), started, timeout_s=30)
     return started
 
 
-def start_jobmanager(layout: Layout) -> Started:
+def start_jobmanager(layout: Layout, note: Note = forget) -> Started:
     """Start the JobManager, which goes on with the jobs that ZooKeeper remembers. Raises LocalError."""
     started = start(
         JOBMANAGER,
@@ -143,12 +153,13 @@ def start_jobmanager(layout: Layout) -> Started:
         layout.logs / "jobmanager.log",
         (layout.ports.rest, layout.ports.jobmanager, layout.ports.blob),
         flink_environment(layout),
+        note,
     )
     wait_until(lambda: _answers(Flink(layout.rest_url)), started, timeout_s=60)
     return started
 
 
-def start_taskmanager(layout: Layout, number: int) -> Started:
+def start_taskmanager(layout: Layout, number: int, note: Note = forget) -> Started:
     """Start the TaskManager of that number; it is ready when the JobManager knows it."""
     name = f"{TASKMANAGER}-{number}"
     # A name of its own each time: the JobManager may still count on one that has just died.
@@ -160,6 +171,7 @@ def start_taskmanager(layout: Layout, number: int) -> Started:
         layout.logs / f"{name}.log",
         (),
         flink_environment(layout),
+        note,
     )
     wait_until(lambda: _knows(Flink(layout.rest_url), resource_id), started, timeout_s=60)
     return started

@@ -10,13 +10,13 @@ from kafka.errors import KafkaError
 
 from jobs.ops.local.jars import Jars
 from jobs.ops.local.layout import HOST, Layout, LocalError
-from jobs.ops.local.processes import Started, start, tail, wait_until
+from jobs.ops.local.processes import Note, Started, forget, start, tail, wait_until
 from jobs.wiring.java import java_home
 
 NAME = "kafka"
 
 
-def start_kafka(layout: Layout, jars: Jars) -> Started:
+def start_kafka(layout: Layout, jars: Jars, note: Note = forget) -> Started:
     """Start the broker on the data that it had, or on none. Raises LocalError."""
     properties = layout.kafka / "server.properties"
     layout.kafka.mkdir(parents=True, exist_ok=True)
@@ -39,6 +39,7 @@ def start_kafka(layout: Layout, jars: Jars) -> Started:
         [*java, "kafka.Kafka", properties],
         layout.logs / "kafka.log",
         (layout.ports.kafka, layout.ports.kafka_controller),
+        note=note,
     )
     wait_until(lambda: _answers(layout), started, timeout_s=60)
     return started

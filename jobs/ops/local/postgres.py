@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from jobs.ops.local.layout import HOST, Layout, LocalError
-from jobs.ops.local.processes import Started, is_listening, start, tail, wait_until
+from jobs.ops.local.processes import Note, Started, forget, is_listening, start, tail, wait_until
 
 NAME: Final = "postgres"
 _REMEDY: Final = (
@@ -31,7 +31,7 @@ def postgres_folder() -> Path:
     raise LocalError(f"Postgres is not here: {_REMEDY}")
 
 
-def start_postgres(layout: Layout) -> Started:
+def start_postgres(layout: Layout, note: Note = forget) -> Started:
     """Start the database on the data that it had, or make it. Raises LocalError."""
     programs = postgres_folder()
     data = layout.postgres / "data"
@@ -61,7 +61,7 @@ def start_postgres(layout: Layout) -> Started:
     sockets = ["-c", "unix_socket_directories="]
     place = ["-h", HOST, "-p", str(layout.ports.postgres)]
     started = start(
-        NAME, [*as_user, programs / "postgres", "-D", data, *place, *sockets], log, (layout.ports.postgres,)
+        NAME, [*as_user, programs / "postgres", "-D", data, *place, *sockets], log, (layout.ports.postgres,), note=note
     )
     wait_until(lambda: is_listening(layout.ports.postgres), started, timeout_s=30)
     return started
