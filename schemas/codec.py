@@ -176,6 +176,12 @@ def _provenance(wire: events_pb2.Event) -> ev.Provenance:
     )
 
 
+def _trace(wire: events_pb2.Event) -> ev.Provenance | None:
+    """The one part of it that decisions carry on."""
+    trace_id = wire.trace_id
+    return ev.Provenance(trace_id=trace_id, span_id=wire.span_id) if trace_id else None
+
+
 def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
     """The event of a message, which is brought to SCHEMA_VERSION on the way. Raises UnreadableError."""
     if wire.schema_version != ev.SCHEMA_VERSION:
@@ -209,7 +215,7 @@ def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
             wire.backend,
             wire.region,
             wire.source,
-            _provenance(wire) if with_provenance else None,
+            _provenance(wire) if with_provenance else _trace(wire),
             chunk.count,
             chunk.cumulative,
             chunk.text,
@@ -228,7 +234,7 @@ def read_event(wire: events_pb2.Event, *, with_provenance: bool) -> ev.Event:
         wire.backend,
         wire.region,
         wire.source,
-        _provenance(wire) if with_provenance else None,
+        _provenance(wire) if with_provenance else _trace(wire),
         *read_body(getattr(wire, kind)),
     )
 

@@ -46,6 +46,7 @@ def _wire_decision(decision: Decision) -> decisions_pb2.Decision:
         retry_at_us=decision.retry_at_us,
         policy_id=decision.policy_id,
         caused_by=decision.caused_by,
+        trace_id=decision.trace_id,
     )
 
 
@@ -110,6 +111,7 @@ def _decision(wire: decisions_pb2.Decision) -> Decision:
         retry_at_us=wire.retry_at_us,
         policy_id=wire.policy_id,
         caused_by=wire.caused_by,
+        trace_id=wire.trace_id,
     )
 
 

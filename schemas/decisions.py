@@ -95,3 +95,4 @@ class Decision(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     retry_at_us: int = 0
     policy_id: str = ""
     caused_by: bytes = b""
+    trace_id: bytes = b""

@@ -32,7 +32,7 @@ class InterruptReason(IntEnum):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the envelope that lineage and causality read, and limits do not: decoded only when asked for."""
+    """The part of the envelope that lineage and causality read. Unless asked for, only a trace's ids are decoded."""
 
     trace_id: bytes = b""
     span_id: bytes = b""

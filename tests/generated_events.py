@@ -173,6 +173,7 @@ decisions = st.builds(
     retry_at_us=_int64,
     policy_id=_text,
     caused_by=st.binary(max_size=16),
+    trace_id=st.binary(max_size=16),
 )
 
 

@@ -195,6 +195,7 @@ def _eraser(ignore: Collection[str]) -> Callable[[Decision], Decision]:
         "bound": None,
         "policy_id": "",
         "caused_by": b"",
+        "trace_id": b"",
     }
     unset = {name: erased.get(name, 0) for name in ignore}
     return lambda decision: replace(decision, **unset)

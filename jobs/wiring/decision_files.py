@@ -55,6 +55,7 @@ _COLUMNS: Final[tuple[tuple[str, Any, Callable[[Decision], object]], ...]] = (
     ("retry_at", _TIME, lambda it: it.retry_at_us or None),
     ("policy_id", pa.string(), lambda it: it.policy_id),
     ("caused_by", pa.binary(), lambda it: it.caused_by),
+    ("trace_id", pa.binary(), lambda it: it.trace_id),
 )
 
 DECISION_SCHEMA: Final = pa.schema([pa.field(name, kind) for name, kind, _ in _COLUMNS])

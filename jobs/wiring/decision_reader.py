@@ -90,4 +90,5 @@ def _of_row(row: dict[str, Any]) -> Decision:
         retry_at_us=row["retry_at"] or 0,
         policy_id=row["policy_id"],
         caused_by=row["caused_by"],
+        trace_id=row["trace_id"],
     )

@@ -102,7 +102,7 @@ class KafkaTables:
             "properties.linger.ms": str(settings.linger_ms),
         }
         if settings.delivery == "exactly-once":
-            options["sink.transactional-id-prefix"] = f"{settings.consumer_group}-{topic}"
+            options["sink.transactional-id-prefix"] = f"{settings.consumer_group}-{uid.value}"
             options["properties.transaction.timeout.ms"] = str(settings.transaction_timeout_seconds * 1_000)
         self.create(uid.value, topic, "`key` BYTES, `record` BYTES", options)
         view = f"`{uid.value}-rows`"

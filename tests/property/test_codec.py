@@ -60,11 +60,13 @@ def test_events_read_as_they_were_written(batch: list[ev.Event], shard: int) -> 
 
 
 @given(events(with_provenance=True))
-def test_provenance_is_read_when_asked_for(event: ev.Event) -> None:
+def test_provenance_is_read_when_asked_for_and_a_trace_always(event: ev.Event) -> None:
     record = encode_events(0, [event])
     (read,) = decode_events(record, WHERE, with_provenance=True).events
     assert read.provenance == (event.provenance or ev.Provenance())
-    assert decode_events(record, WHERE).events[0].provenance is None
+    known = event.provenance
+    trace = ev.Provenance(trace_id=known.trace_id, span_id=known.span_id) if known and known.trace_id else None
+    assert decode_events(record, WHERE).events[0].provenance == trace
 
 
 @given(events())

@@ -104,6 +104,7 @@ def test_decisions_as_columns(row_group_rows: int, tmp_path: Path) -> None:
             "retry_at": at(2),
             "policy_id": "p-1",
             "caused_by": b"\x0a\x0b",
+            "trace_id": b"",
         }
     )
     assert settled["kind"] == "settle"

@@ -13,6 +13,7 @@ from schemas.decisions import DecisionKind, DecisionMode, DecisionReason, LimitL
 from schemas.events import (
     Event,
     PromptSubmitted,
+    Provenance,
     RequestCompleted,
     RequestEvent,
     RequestFailed,
@@ -265,6 +266,25 @@ def test_a_request_that_was_cut_before_its_first_token_costs_its_prompt() -> Non
     driver = Direct(policy(limit(1_000)))
     driver.tell(prompt("r", at(0), 100, max_tokens=400))
     assert driver.one(interrupted("r", at(1))).used_tokens == 100
+
+
+def test_a_decision_is_of_the_trace_of_the_event_that_led_to_it_and_of_none_where_time_did() -> None:
+    driver = Direct(policy(limit(100), silence_timeout_us=30 * SECOND))
+    mine, yours = Provenance(trace_id=b"\1" * 16), Provenance(trace_id=b"\2" * 16)
+    events: list[RequestEvent] = [
+        prompt("r", at(0), max_tokens=50),
+        prompt("refused", at(1), max_tokens=90),
+        chunk("r", at(2), cumulative=60),
+        completed("r", at(3)),
+    ]
+    traced = [replace(event, provenance=mine) for event in events]
+    decisions = [decision for event in traced for decision in driver.tell(event)]
+    assert {decision.kind for decision in decisions} == {ADMIT, THROTTLE, EXTEND, SETTLE}
+    assert {decision.trace_id for decision in decisions} == {mine.trace_id}
+    driver.tell(replace(prompt("s", at(200), max_tokens=40), provenance=mine))
+    settled, admitted = driver.tell(replace(prompt("t", at(500), max_tokens=40), provenance=yours))
+    assert (settled.reason, settled.trace_id) == (DecisionReason.SILENT, b"")
+    assert (admitted.kind, admitted.trace_id) == (ADMIT, yours.trace_id)
 
 
 def test_silence_is_settled_at_the_time_it_became_too_long() -> None:

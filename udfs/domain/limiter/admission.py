@@ -10,7 +10,7 @@ from schemas.decisions import (
     DecisionReason,
     LimitUnit,
 )
-from schemas.events import PromptSubmitted
+from schemas.events import PromptSubmitted, RequestEvent
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.limiter import ledger
 from udfs.domain.limiter import meter as metering
@@ -236,7 +236,7 @@ def decide(
             reason=DecisionReason.WITHIN_LIMITS if policy.limits else DecisionReason.NO_POLICY,
             bound=tightest,
             reserved_tokens=request.granted_tokens,
-            caused_by=event.event_id,
+            event=event,
         )
     )
     return out
@@ -269,9 +269,10 @@ def decision_of(
     refunded_tokens: int = 0,
     overdrawn_tokens: int = 0,
     retry_at_us: int = 0,
-    caused_by: bytes = b"",
+    event: RequestEvent | None = None,
 ) -> Decision:
-    """The request's next decision, under the policy that it is decided by."""
+    """The request's next decision, under the policy that it is decided by. `event` led to it; None: time alone did."""
+    provenance = event.provenance if event is not None else None
     return Decision(
         decision_id=next_id(request, *key),
         kind=kind,
@@ -288,7 +289,8 @@ def decision_of(
         overdrawn_tokens=overdrawn_tokens,
         retry_at_us=retry_at_us,
         policy_id=request.policy_id,
-        caused_by=caused_by,
+        caused_by=event.event_id if event is not None else b"",
+        trace_id=provenance.trace_id if provenance is not None else b"",
     )
 
 
@@ -303,5 +305,5 @@ def _refused(request: Request, event: PromptSubmitted, why: Refusal, mode: Decis
         reason=why.reason,
         bound=why.bound,
         retry_at_us=why.retry_at_us,
-        caused_by=event.event_id,
+        event=event,
     )

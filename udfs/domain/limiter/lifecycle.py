@@ -109,7 +109,7 @@ def cut(
         reserved_tokens=request.granted_tokens,
         used_tokens=request.used_tokens,
         overdrawn_tokens=request.overdrawn_tokens,
-        caused_by=event.event_id,
+        event=event,
     )
 
 
@@ -127,7 +127,7 @@ def settled(
     found = ledger.settle(state, request, prompt_tokens, completion_tokens, now_us)
     request.phase = Phase.ENDED
     key = request_key(event)
-    decision = settlement(state, key, request, reason, event.event_id, now_us)
+    decision = settlement(state, key, request, reason, event, now_us)
     # One whose prompt is still to come is kept, so that the prompt is known to come too late.
     remember(state, key, None if request.is_decided else request, policy)
     return [decision, *found]
@@ -138,7 +138,7 @@ def settlement(
     key: RequestKey,
     request: Request,
     reason: DecisionReason,
-    caused_by: bytes,
+    event: RequestEvent | None,
     now_us: int,
 ) -> Decision:
     """The decision that says what the request used and what went back."""
@@ -153,5 +153,5 @@ def settlement(
         used_tokens=request.used_tokens,
         refunded_tokens=request.refunded_tokens,
         overdrawn_tokens=request.overdrawn_tokens,
-        caused_by=caused_by,
+        event=event,
     )

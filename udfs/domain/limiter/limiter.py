@@ -123,7 +123,7 @@ class LimiterFold:
             reason = DecisionReason.SILENT if request.is_decided else DecisionReason.NO_PROMPT
             out += ledger.settle(state, request, request.prompt_used, request.completion_spent, now_us)
             request.phase = Phase.EXPIRED
-            out.append(lifecycle.settlement(state, key, request, reason, b"", now_us))
+            out.append(lifecycle.settlement(state, key, request, reason, None, now_us))
             lifecycle.remember(state, key, request, policy)
         ledger.schedule(state)
         return out

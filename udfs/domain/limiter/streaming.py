@@ -109,7 +109,7 @@ def _beyond_reservation(
             bound=bound,
             reserved_tokens=request.granted_tokens,
             used_tokens=request.used_tokens,
-            caused_by=event.event_id,
+            event=event,
         )
     )
     return out

@@ -118,7 +118,7 @@ class BoundLimit(_message.Message):
     def __init__(self, name: _Optional[str] = ..., level: _Optional[_Union[LimitLevel, str]] = ..., subject: _Optional[str] = ..., unit: _Optional[_Union[LimitUnit, str]] = ..., limit: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_at_us: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("decision_id", "kind", "mode", "reason", "tenant", "request_id", "attempt", "decided_at_us", "bound", "reserved_tokens", "used_tokens", "refunded_tokens", "overdrawn_tokens", "retry_at_us", "policy_id", "caused_by")
+    __slots__ = ("decision_id", "kind", "mode", "reason", "tenant", "request_id", "attempt", "decided_at_us", "bound", "reserved_tokens", "used_tokens", "refunded_tokens", "overdrawn_tokens", "retry_at_us", "policy_id", "caused_by", "trace_id")
     DECISION_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class Decision(_message.Message):
     RETRY_AT_US_FIELD_NUMBER: _ClassVar[int]
     POLICY_ID_FIELD_NUMBER: _ClassVar[int]
     CAUSED_BY_FIELD_NUMBER: _ClassVar[int]
+    TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     decision_id: str
     kind: DecisionKind
     mode: DecisionMode
@@ -151,4 +152,5 @@ class Decision(_message.Message):
     retry_at_us: int
     policy_id: str
     caused_by: bytes
-    def __init__(self, decision_id: _Optional[str] = ..., kind: _Optional[_Union[DecisionKind, str]] = ..., mode: _Optional[_Union[DecisionMode, str]] = ..., reason: _Optional[_Union[DecisionReason, str]] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., decided_at_us: _Optional[int] = ..., bound: _Optional[_Union[BoundLimit, _Mapping]] = ..., reserved_tokens: _Optional[int] = ..., used_tokens: _Optional[int] = ..., refunded_tokens: _Optional[int] = ..., overdrawn_tokens: _Optional[int] = ..., retry_at_us: _Optional[int] = ..., policy_id: _Optional[str] = ..., caused_by: _Optional[bytes] = ...) -> None: ...
+    trace_id: bytes
+    def __init__(self, decision_id: _Optional[str] = ..., kind: _Optional[_Union[DecisionKind, str]] = ..., mode: _Optional[_Union[DecisionMode, str]] = ..., reason: _Optional[_Union[DecisionReason, str]] = ..., tenant: _Optional[str] = ..., request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., decided_at_us: _Optional[int] = ..., bound: _Optional[_Union[BoundLimit, _Mapping]] = ..., reserved_tokens: _Optional[int] = ..., used_tokens: _Optional[int] = ..., refunded_tokens: _Optional[int] = ..., overdrawn_tokens: _Optional[int] = ..., retry_at_us: _Optional[int] = ..., policy_id: _Optional[str] = ..., caused_by: _Optional[bytes] = ..., trace_id: _Optional[bytes] = ...) -> None: ...
