@@ -40,8 +40,8 @@ def build_on_kafka(env: "StreamExecutionEnvironment", settings: IngestSettings) 
     )
     stamped = foreign.batches().process(fold, DECISION_ROW).uid(Uid.STAMPING.value).name(Uid.STAMPING.value)
     foreign.kafka.write_batches(stamped, Uid.EVENTS, settings.events_topic)
-    foreign.kafka.write_dead_letters(stamped.get_side_output(DEAD_LETTERS), Uid.DEAD_LETTERS, "foreign")
-    foreign.kafka.write_dead_letters(foreign.dead_letters(), Uid.FOREIGN_DEAD_LETTERS, "foreign")
+    foreign.kafka.write_dead_letters(stamped.get_side_output(DEAD_LETTERS), Uid.DEAD_LETTERS, "ingest")
+    foreign.kafka.write_dead_letters(foreign.dead_letters(), Uid.FOREIGN_DEAD_LETTERS, "ingest")
     check_snapshot(env, StampingFold.name, Uid.STAMPING.value, current_form(StampingFold.version, settings.shard_count))
 
 

@@ -25,6 +25,9 @@ from udfs.domain.ingest.record import Origin, read_foreign
 TRIED_RECORDS: Final = 200
 """So many tell what a file is; then all of it is read."""
 
+MOST_TRIED_RECORDS: Final = 5_000
+"""Where the first ones lead to no event; a log may begin with what is none."""
+
 MAX_FINDINGS: Final = 20
 NO_TENANT: Final = "\N{NULL}"
 """Stands in for the tenant of records that name none, and is no tenant of anybody's."""
@@ -85,11 +88,13 @@ def _tried(reader: Reader, path: Path) -> tuple[int, int]:
     """How many of the first records lead to events, less those that are refused; and how many events."""
     readable = refused = events = 0
     try:
-        for placed in islice(reader.records(ForeignFile(path, received_at_us=1)), TRIED_RECORDS):
+        for number, placed in enumerate(reader.records(ForeignFile(path, received_at_us=1)), start=1):
             reading = read_foreign(reader.adapter, placed.record, _TRIED)
             readable += bool(reading.events or (reader.refuses_others and reading.passed_over))
             refused += bool(reading.refused)
             events += len(reading.events)
+            if number >= TRIED_RECORDS and (events or number >= MOST_TRIED_RECORDS):
+                break
     except ForeignFileError:
         # The columns are not those of the mapping.
         return 0, 0

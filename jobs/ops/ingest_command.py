@@ -1,5 +1,6 @@
 """`headrace ingest`: what gateways and engines wrote, as a log of events."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from jobs.ops.figures import count, printable
 from jobs.ops.foreign_reading import Account, ForeignReading, opened
 from jobs.ops.log_options import JsonOption
-from jobs.ops.outputs import write_dead_letters
+from jobs.ops.outputs import dead_letters_to
 from jobs.ops.run_command import BATCH_AGE_US, progress_on
 from jobs.wiring.event_file_writer import write_event_file, write_json_lines
 from jobs.wiring.event_files import EventFormat, format_of_name
@@ -26,7 +27,7 @@ from jobs.wiring.foreign_files import (
     shipped_mappings,
 )
 from jobs.wiring.settings import load_settings
-from udfs.domain.ingest.fields import time_of_iso
+from udfs.domain.ingest.fields import name_text, time_of_iso
 from udfs.domain.ingest.formats import FORMATS
 from udfs.domain.ingest.record import Origin, UnreadableRecordError
 
@@ -70,20 +71,46 @@ def ingest(
     reader = _reader(source_format, mapping)
     received_us = _time(received_at)
     inputs = opened(files, received_us)
-    _refuse_target(files, to)
-    origin = Origin(source=source or reader.name, tenant=tenant, region=region, backend=backend)
-    reading = ForeignReading(reader, origin)
-    written = _write(reading, inputs, to)
+    if reader.names_rows:
+        _refuse_namesakes(inputs)
     aside = to.with_name(f"{to.name}.dead-letters.jsonl")
-    reasons = dict(write_dead_letters(reading.dead, aside))
+    for target in (to, aside):
+        _refuse_target([*files, mapping] if mapping is not None else files, target)
+    origin = _origin(source or reader.name, tenant, region, backend)
+    with dead_letters_to(aside) as put_aside:
+        reading = ForeignReading(reader, origin, put_aside)
+        written = _write(reading, inputs, to)
+    account = msgspec.to_builtins(reading.account)
+    reasons = account.pop("refused")
     if as_json:
         facts = {"log": str(to), "format": reader.name, "written": written, "dead_letters": reasons}
-        account = msgspec.to_builtins(reading.account)
         typer.echo(msgspec.json.encode({**facts, **account}).decode())
     else:
         _show(reading.account, reasons, to, aside)
+    if not account["events"] and not reasons:
+        raise ForeignFileError(f"no event in {account['records']} records: not {reader.name}? headrace doctor FILE")
     if reasons:
         raise typer.Exit(1)
+
+
+def _origin(source: str, tenant: str, region: str, backend: str) -> Origin:
+    """Raises ForeignFileError for names that no event may have."""
+    given = {"--source": source, "--tenant": tenant, "--region": region, "--backend": backend}
+    try:
+        names = [name_text(value.strip(), option) for option, value in given.items()]
+    except UnreadableRecordError as error:
+        raise ForeignFileError(error.detail) from error
+    return Origin(source=names[0], tenant=names[1], region=names[2], backend=names[3])
+
+
+def _refuse_namesakes(inputs: list[ForeignFile]) -> None:
+    names = Counter(file.name for file in inputs)
+    twice = sorted(name for name, times in names.items() if times > 1)
+    if twice:
+        raise ForeignFileError(
+            f"{twice[0]}: two files of this name; without `request_id` in the mapping a row is known by its file's "
+            "name and number, so rename one"
+        )
 
 
 def _write(reading: ForeignReading, inputs: list[ForeignFile], to: Path) -> int:
@@ -121,7 +148,7 @@ def _time(received_at: str | None) -> int:
 
 def _refuse_target(files: list[Path], to: Path) -> None:
     if any(to.exists() and path.exists() and to.samefile(path) for path in files):
-        raise ForeignFileError(f"{to}: is among the files to read; name another file with --to")
+        raise ForeignFileError(f"{to}: is among the files to read; name another log with --to")
 
 
 def _show(account: Account, reasons: dict[str, int], to: Path, aside: Path) -> None:
@@ -139,6 +166,7 @@ def _show(account: Account, reasons: dict[str, int], to: Path, aside: Path) -> N
         "completion tokens": account.completion_tokens,
         "duplicates left out": account.duplicates,
         "late events": account.late,
+        **({"too old to be checked for repeats": account.unchecked} if account.unchecked else {}),
         **{f"passed over: {what}": number for what, number in sorted(account.passed_over.items())},
         **{f"dead letters: {reason}": number for reason, number in sorted(reasons.items())},
     }

@@ -1,9 +1,10 @@
 """What a run leaves behind for people: decisions, dead letters, summary and report."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -64,18 +65,29 @@ def write_decision_file(folders: Folders, path: Path) -> int:
     return write_decisions(path, written_records(folders.decisions))
 
 
-def write_dead_letters(letters: Iterable[DeadLetter], path: Path) -> Counter[str]:
-    """Write one JSON object a line, payload in base64; counts them by reason. Without any there is no file."""
-    counts: Counter[str] = Counter()
+@contextmanager
+def dead_letters_to(path: Path) -> Iterator[Callable[[DeadLetter], None]]:
+    """Write one JSON object a line for each letter that is given, payload in base64. Without any there is no file."""
     path.unlink(missing_ok=True)
-    letters = list(letters)
-    if letters:
-        with replacing(path) as out:
-            for letter in letters:
-                reason = letter.reason.name.lower()
-                counts[reason] += 1
-                fields = {**msgspec.structs.asdict(letter), "reason": reason}
-                out.write(msgspec.json.encode(fields) + b"\n")
+    with ExitStack() as closing:
+        out: list[BinaryIO] = []
+
+        def write(letter: DeadLetter) -> None:
+            if not out:
+                out.append(closing.enter_context(replacing(path)))
+            fields = {**msgspec.structs.asdict(letter), "reason": letter.reason.name.lower()}
+            out[0].write(msgspec.json.encode(fields) + b"\n")
+
+        yield write
+
+
+def write_dead_letters(letters: Iterable[DeadLetter], path: Path) -> Counter[str]:
+    """Write them all, see `dead_letters_to`; counts them by reason."""
+    counts: Counter[str] = Counter()
+    with dead_letters_to(path) as write:
+        for letter in letters:
+            counts[letter.reason.name.lower()] += 1
+            write(letter)
     return counts
 
 

@@ -282,6 +282,9 @@ def convert(
     --schema, fields that the older version lacks are left out and told; where one is critical, nothing is written.
     """
     refuse_target(files, to)
+    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
+    if any(aside.exists() and path.exists() and aside.samefile(path) for path in files):
+        raise EventFileError(f"{aside}: is among the files to read, and dead letters of {to} go there; rename it")
     older = OlderSchema(schema)
     watch = LatenessWatch()
     shard_count = load_settings().shard_count
@@ -289,7 +292,6 @@ def convert(
     with progress_on(Console(stderr=True)) as steps, steps.step("Converting"):
         events = watch.with_heartbeats(log.events())
         written = write_event_file(to, events, shard_count=shard_count, batch_age_us=BATCH_AGE_US, encode=older.encode)
-    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
     reasons = write_dead_letters(log.dead, aside)
     facts = {
         "log": str(to),

@@ -17,12 +17,15 @@ from udfs.domain.ingest.record import MAX_RECORD_BYTES, Adapter, Foreign
 SHIPPED_MAPPINGS: Final = Path(__file__).parents[2] / "data" / "mappings"
 
 
+_BLOCK_BYTES: Final = 1 << 20
+
+
 class ForeignFileError(ValueError):
     """A file or a mapping that can't be read; the message names it and the remedy."""
 
 
 class Placed(NamedTuple):
-    """A record, and where in its file it begins: the byte, and the line or row."""
+    """A record, and where in its file it stands: the byte at which it begins (the row, of a trace), and the line."""
 
     record: Foreign
     offset: int
@@ -40,7 +43,7 @@ def load_mapping(path: Path) -> Mapping:
         return mapping_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ForeignFileError(f"{path}: {error.strerror}") from error
-    except (MappingError, UnicodeDecodeError) as error:
+    except (MappingError, UnicodeDecodeError, RecursionError) as error:
         raise ForeignFileError(f"{path}: {error}") from error
 
 
@@ -58,28 +61,29 @@ class ForeignFile:
         if path.is_dir():
             raise ForeignFileError(f"{path}: is a folder; name its files")
         self.read_bytes = 0
+        # Packed or not, it is the same file: rows are known by its name.
+        self.name = path.stem if has_gzip_name(path) else path.name
 
     def records(self, format: Format) -> Iterator[Placed]:  # noqa: A002 - what it is
         """The records of the file: all of it, or a line each. Raises ForeignFileError."""
         with self._opened() as lines:
             head = lines.read(MAX_RECORD_BYTES + 1)
             # A document may be one record though its format has one a line, as where it was printed for people.
-            is_whole = not format.per_line or (format.is_binary and not head.lstrip(b" ").startswith(_JSON_STARTS))
+            is_whole = not format.per_line or (format.or_whole and not head.lstrip(b" ").startswith(_JSON_STARTS))
             if is_whole or (len(head) <= MAX_RECORD_BYTES and _is_one_document(head)):
                 if head.strip():
                     yield Placed(self._foreign(head), 0, 1)
                 return
-            offset = 0
-            for line, text in enumerate(self._lines(lines, head), start=1):
+            for line, (offset, text) in enumerate(self._lines(lines, head), start=1):
                 if text.strip():
                     yield Placed(self._foreign(text), offset, line)
-                offset += len(text)
 
     def rows(self, mapping: Mapping) -> Iterator[Placed]:
         """The rows of a trace. Raises ForeignFileError, before the first one where the columns are not as mapped."""
         with self._opened() as lines:
+            texts = (text for _, text in self._lines(lines, b""))
             try:
-                for row, record in enumerate(rows_of(mapping, self._lines(lines, b""), self.path.name), start=1):
+                for row, record in enumerate(rows_of(mapping, texts, self.name), start=1):
                     yield Placed(record, row, row)
             except MappingError as error:
                 raise ForeignFileError(f"{self.path}: {error}") from error
@@ -90,22 +94,29 @@ class ForeignFile:
     def _opened(self) -> "closing[_Reading]":
         return closing(_Reading(self))
 
-    def _lines(self, lines: "_Reading", head: bytes) -> Iterator[bytes]:
-        """Lines with their ends, each no longer than a record may be and one byte; what is longer comes in pieces."""
-        kept = head
+    def _lines(self, lines: "_Reading", head: bytes) -> Iterator[tuple[int, bytes]]:
+        """Lines with their ends, and where they begin. One longer than a record comes cut, a byte too long."""
+        kept, begin, passed, is_overlong = head, 0, 0, False
         while True:
-            end = kept.find(b"\n")
-            if end >= 0 or len(kept) > MAX_RECORD_BYTES:
-                cut = (end if 0 <= end <= MAX_RECORD_BYTES else MAX_RECORD_BYTES) + 1
-                yield kept[:cut]
-                kept = kept[cut:]
+            end = kept.find(b"\n", begin)
+            if end < 0:
+                rest = kept[begin:]
+                if not is_overlong and len(rest) > MAX_RECORD_BYTES:
+                    yield passed + begin, rest[: MAX_RECORD_BYTES + 1]
+                    is_overlong = True
+                more = lines.read(_BLOCK_BYTES)
+                if not more:
+                    if rest and not is_overlong:
+                        yield passed + begin, rest
+                    return
+                passed += len(kept) if is_overlong else begin
+                kept, begin = more if is_overlong else rest + more, 0
                 continue
-            more = lines.read(1 << 20)
-            if not more:
-                if kept:
-                    yield kept
-                return
-            kept += more
+            if is_overlong:
+                is_overlong = False
+            else:
+                yield passed + begin, kept[begin : min(end, begin + MAX_RECORD_BYTES) + 1]
+            begin = end + 1
 
 
 class _Reading:
@@ -129,7 +140,7 @@ class _Reading:
             found = self._bytes.read(size)
         except (OSError, EOFError) as error:
             raise ForeignFileError(f"{self._file.path}: {error}") from error
-        self._file.read_bytes = self._raw.tell()
+        self._file.read_bytes = self._raw.tell() if self._raw.seekable() else self._file.read_bytes + len(found)
         return found
 
 
@@ -154,6 +165,8 @@ class Reader(NamedTuple):
     adapter: Adapter
     records: Callable[[ForeignFile], Iterator[Placed]]
     refuses_others: bool = False
+    names_rows: bool = False
+    """Whether a row is known by its file's name and its number, for want of an id."""
 
 
 def reader_of_format(format: Format) -> Reader:  # noqa: A002 - what it is
@@ -163,4 +176,5 @@ def reader_of_format(format: Format) -> Reader:  # noqa: A002 - what it is
 
 def reader_of_mapping(name: str, mapping: Mapping) -> Reader:
     """For traces, by a mapping."""
-    return Reader(name, mapped_adapter(mapping), lambda file: file.rows(mapping))
+    names_rows = not mapping.request_id
+    return Reader(name, mapped_adapter(mapping), lambda file: file.rows(mapping), names_rows=names_rows)

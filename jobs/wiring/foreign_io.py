@@ -22,6 +22,7 @@ from udfs.operators.packer import (
     PARTITION_DIGITS,
     PREFIX_BYTES,
     SHARD_DIGITS,
+    SOURCE_DIGITS,
     ForeignRow,
     Packer,
     packed_heartbeats,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 AdapterMaker = Callable[[ForeignSource], Adapter]
 """Makes the adapter of a source where it runs."""
+
+ROWS_A_BATCH: Final = 100
+"""Records that are read at once. What they become is one value of Arrow: of a hundred large ones it is 100 MB."""
 
 _BYTES: Final = "ISO-8859-1"
 """Each byte is one character in it: how SQL cuts bytes."""
@@ -48,6 +52,7 @@ class ForeignTables:
         # The times of records come as UTC.
         tables = self.kafka.tables
         tables.get_config().set("table.local-time-zone", "UTC")
+        tables.get_config().set("python.fn-execution.arrow.batch.size", str(ROWS_A_BATCH))
         streams = [self._read(source) for source in settings.sources]
         if not settings.until_end:
             streams.append(self._heartbeats())
@@ -65,8 +70,10 @@ class ForeignTables:
             "`offset` BIGINT METADATA VIRTUAL, `headers` MAP<STRING, BYTES> METADATA"
         )
         kafka.create(uid, source.topic, columns, kafka.reading())
-        function = f"pack_{self._settings.sources.index(source)}"
-        tables.create_temporary_function(function, _packing(source, self._adapter_of, self._settings.shard_count))
+        number = self._settings.sources.index(source)
+        function = f"pack_{number}"
+        packing = _packing(source, number, self._adapter_of, self._settings.shard_count)
+        tables.create_temporary_function(function, packing)
         records = tables.sql_query(
             "SELECT `record`, CAST(`received` AS TIMESTAMP(3)) AS received, `partition`, `offset`, "  # noqa: S608
             f"`headers`['{TRACEPARENT}'] AS trace FROM `{uid}`"
@@ -102,11 +109,15 @@ class ForeignTables:
         """Batches of events and heartbeats, as RECORD_ROWs keyed by their routing keys."""
         keys = ", ".join(map(str, routing_keys(self._settings.shard_count)))
         tables = self.kafka.tables
-        partition_at, offset_at = SHARD_DIGITS + 1, SHARD_DIGITS + PARTITION_DIGITS + 1
+        source_at = SHARD_DIGITS + 1
+        partition_at = source_at + SOURCE_DIGITS
+        offset_at = partition_at + PARTITION_DIGITS
+        topics = ", ".join(f"'{source.topic}'" for source in self._settings.sources)
         rows = tables.sql_query(f"""
             SELECT ARRAY[{keys}][shard + 1] AS routing_key,
                    ROW(ARRAY[{keys}][shard + 1], shard, ENCODE(SUBSTRING(entry, {PREFIX_BYTES + 1}), '{_BYTES}'),
-                       'foreign', CAST(SUBSTRING(entry, {partition_at}, {PARTITION_DIGITS}) AS INT),
+                       ARRAY[{topics}][CAST(SUBSTRING(entry, {source_at}, {SOURCE_DIGITS}) AS INT) + 1],
+                   CAST(SUBSTRING(entry, {partition_at}, {PARTITION_DIGITS}) AS INT),
                        CAST(SUBSTRING(entry, {offset_at}, {OFFSET_DIGITS}) AS BIGINT))
             FROM (SELECT CAST(SUBSTRING(entry, 1, {SHARD_DIGITS}) AS INT) AS shard, entry FROM packed)
             WHERE shard <> {NO_SHARD}""")  # noqa: S608 - numbers of our own
@@ -123,7 +134,7 @@ class ForeignTables:
         return self.kafka.tables.to_data_stream(rows)
 
 
-def _packing(source: ForeignSource, adapter_of: AdapterMaker, shard_count: int) -> Any:
+def _packing(source: ForeignSource, number: int, adapter_of: AdapterMaker, shard_count: int) -> Any:
     packers: list[Packer] = []
 
     def pack(record: Any, received: Any, partition: Any, offset: Any, trace: Any) -> Any:
@@ -131,7 +142,7 @@ def _packing(source: ForeignSource, adapter_of: AdapterMaker, shard_count: int) 
 
         if not packers:
             origin = Origin(source=source.source, tenant=source.tenant, region=source.region, backend=source.backend)
-            packers.append(Packer(source.topic, adapter_of(source), origin, shard_count))
+            packers.append(Packer(source.topic, adapter_of(source), origin, shard_count, number))
         times_us = received.to_numpy().astype("datetime64[us]").astype("int64")
         headers = ({} if header is None else {TRACEPARENT: header} for header in trace)
         rows = map(ForeignRow, record, map(int, times_us), map(int, partition), map(int, offset), headers)
@@ -141,14 +152,23 @@ def _packing(source: ForeignSource, adapter_of: AdapterMaker, shard_count: int) 
 
 
 def _heartbeats(shard_count: int, every_s: int) -> Any:
+    beaten: list[int] = []
+
     def heartbeats(tick: Any) -> Any:
         import pandas as pd
 
         now_us = time.time_ns() // 1_000
-        beats = packed_heartbeats(now_us, shard_count) if now_us // 1_000_000 % every_s == 0 else []
+        # A tick comes once a second or a little later, and is not skipped for it.
+        is_due = not beaten or now_us - beaten[-1] >= every_s * 1_000_000 - _EARLY_US
+        beats = packed_heartbeats(now_us, shard_count) if is_due else []
+        if is_due:
+            beaten[:] = [now_us]
         return pd.Series(_at_first(beats, len(tick)), dtype=object)
 
     return udf(heartbeats, result_type=DataTypes.ARRAY(DataTypes.BYTES()), func_type="pandas")
+
+
+_EARLY_US: Final = 500_000
 
 
 def _at_first(packed: list[bytes], rows: int) -> list[list[bytes] | None]:

@@ -20,11 +20,13 @@ from pydantic_settings import SettingsError as PydanticSettingsError
 from typing_extensions import Self
 
 from jobs.wiring.kafka_settings import KafkaSettings
+from schemas.codec import MAX_NAME_BYTES
 from schemas.topics import SHARD_COUNT, Topic
 from udfs.operators.shard_fold import FoldSettings
 from udfs.operators.shard_keys import MAX_PARALLELISM
 
 DAY_US = 86_400_000_000
+NAME_CHARACTERS = MAX_NAME_BYTES // 4
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,200}$"
 
 
@@ -114,9 +116,9 @@ class ForeignSource(BaseModel):
     name: str = Field(
         "", pattern=r"^[a-z0-9-]{0,40}$", description="of the source, for its watermark and state; else the topic's"
     )
-    tenant: str = Field("", description="tenant of records that name none")
-    region: str = Field("", description="region of records that name none")
-    backend: str = Field("", description="backend of records that name none")
+    tenant: str = Field("", max_length=NAME_CHARACTERS, description="tenant of records that name none")
+    region: str = Field("", max_length=NAME_CHARACTERS, description="region of records that name none")
+    backend: str = Field("", max_length=NAME_CHARACTERS, description="backend of records that name none")
 
     @property
     def source(self) -> str:
@@ -139,6 +141,10 @@ class IngestSettings(JobSettings):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"sources: {', '.join(twice)} stands there twice, give each a name of its own")
+        written = {self.events_topic, Topic.DEAD_LETTERS.value}
+        loops = sorted(written & {source.topic for source in self.sources})
+        if loops:
+            raise ValueError(f"sources: {', '.join(loops)} is what this job writes")
         return self
 
 

@@ -187,3 +187,51 @@ def test_the_doctor_says_what_an_unknown_file_looks_like(tmp_path: Path, content
     assert done.returncode == 1
     assert looks in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_saved_answer_is_one_request(tmp_path: Path) -> None:
+    (tmp_path / "answer.sse").write_text(ANSWER)
+    given = ("--from", "transcript", "--tenant", "acme", "--to", tmp_path / "a.pb", "--json")
+    facts = json.loads(headrace("ingest", *given, tmp_path / "answer.sse").stdout)
+    assert (facts["records"], facts["requests"], facts["completed"], facts["interrupted"]) == (1, 1, 1, 0)
+    assert (facts["prompt_tokens"], facts["completion_tokens"]) == (9, 1)
+
+
+def test_files_whose_rows_have_one_name_are_not_read_together(tmp_path: Path) -> None:
+    for folder in ("monday", "tuesday"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "azure.csv").write_text(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,3,4\n"
+        )
+    said = mistake(
+        "ingest", "--from", "azure-llm-2023", "--tenant", "a", "--to", tmp_path / "log.pb",
+        tmp_path / "monday" / "azure.csv", tmp_path / "tuesday" / "azure.csv",
+    )  # fmt: skip
+    assert "azure.csv: two files of this name" in said
+
+
+def test_a_wrong_format_is_no_success(payloads: Path, tmp_path: Path) -> None:
+    said = mistake("ingest", "--from", "kong", "--to", tmp_path / "log.pb", payloads)
+    assert "no event in 3 records: not kong? headrace doctor FILE" in said
+
+
+def test_a_tenant_that_no_event_may_have_is_refused(payloads: Path, tmp_path: Path) -> None:
+    said = mistake("ingest", "--from", "litellm", "--tenant", "t" * 600, "--to", tmp_path / "log.pb", payloads)
+    assert "--tenant has 600 bytes" in said
+
+
+def test_dead_letters_are_not_written_over_an_input(tmp_path: Path) -> None:
+    letters = tmp_path / "z.pb.dead-letters.jsonl"
+    letters.write_text(json.dumps(PAYLOAD) + "\n")
+    assert "is among the files to read" in mistake("convert", letters, tmp_path / "z.pb")
+    assert "is among the files to read" in mistake("ingest", "--from", "litellm", "--to", tmp_path / "z.pb", letters)
+    assert letters.exists()
+
+
+def test_the_doctor_reads_on_where_a_log_begins_with_what_is_no_call(tmp_path: Path) -> None:
+    line = {"start_time": "2026-01-01T00:00:00Z", "response_code": 200, "duration": 5}
+    call = {**line, "gen_ai.request.model": "gpt-4o", "gen_ai.usage.input_tokens": 5, "gen_ai.usage.output_tokens": 2}
+    lines = [line] * 250 + [{**call, "x-request-id": f"r-{number}"} for number in range(5)]
+    (tmp_path / "access.log").write_text("".join(json.dumps(it) + "\n" for it in lines))
+    found = json.loads(headrace("doctor", tmp_path / "access.log", "--json").stdout)
+    assert (found["format"], found["records"]) == ("envoy-ai-gateway", 255)

@@ -89,9 +89,9 @@ def host_of_the_fold(flink: Flink, job_id: str, fold: str = Uid.LIMITER.value) -
 
 
 def await_running(flink: Flink, job_id: str) -> None:
-    """Tasks outlive a killed JobManager and go on deciding for a moment: decisions alone don't tell that it is back."""
+    """Tasks outlive a killed JobManager and go on deciding until they are begun anew: decisions alone don't tell."""
     deadline = time.monotonic() + RECOVERY_S
-    while (state := flink.state(job_id)) != "RUNNING":
+    while not ((state := flink.state(job_id)) == "RUNNING" and flink.tasks_running(job_id)):
         assert time.monotonic() < deadline, state
         time.sleep(0.2)
 

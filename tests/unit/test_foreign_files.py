@@ -1,10 +1,14 @@
 """What is one record of a file, whatever its form, and where it stands."""
 
 import gzip
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from jobs.wiring import foreign_files
 from jobs.wiring.foreign_files import ForeignFile, ForeignFileError, Placed, load_mapping, shipped_mappings
 from udfs.domain.ingest.formats import FORMATS, Format
 from udfs.domain.ingest.record import MAX_RECORD_BYTES
@@ -70,12 +74,31 @@ def test_a_packed_file_is_unpacked(tmp_path: Path) -> None:
         records(path, b"not packed at all")
 
 
-def test_a_line_longer_than_a_record_comes_in_pieces_that_are_refused_or_bounded(path: Path) -> None:
-    content = b'{"a":"' + b"x" * (2 * MAX_RECORD_BYTES) + b'"}\n{"b":2}\n'
-    found = records(path, content)
-    assert b"".join(value for value, _, _ in found) == content
-    assert max(len(value) for value, _, _ in found) == MAX_RECORD_BYTES + 1
-    assert found[-1][0] == b'{"b":2}\n'
+def test_of_a_line_longer_than_a_record_the_beginning_comes_and_the_rest_is_no_record_of_its_own(path: Path) -> None:
+    long = b'{"a":"' + b"x" * (2 * MAX_RECORD_BYTES) + b'"}\n'
+    found = records(path, b'{"z":0}\n' + long + b'{"b":2}\n')
+    assert [(len(value), offset, line) for value, offset, line in found] == [
+        (8, 0, 1),
+        (MAX_RECORD_BYTES + 1, 8, 2),
+        (8, 8 + len(long), 3),
+    ]
+
+
+@given(
+    st.lists(st.sampled_from([b"", b"{", b'{"a":1}', b" ", b"x" * 40]), max_size=30), st.integers(1, 50), st.booleans()
+)
+def test_lines_are_those_of_the_file_however_it_is_read(lines: list[bytes], block: int, ends: bool) -> None:
+    content = b"\n".join([b"no document", *lines]) + (b"\n" if ends else b"")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(foreign_files, "_BLOCK_BYTES", block)
+        patch.setattr(foreign_files, "MAX_RECORD_BYTES", 20)
+        found = records(Path(folder) / "records", content)
+    expected, offset = [], 0
+    for number, line in enumerate(content.splitlines(keepends=True), start=1):
+        if line.strip():
+            expected.append((line if len(line) <= 21 else line[:21], offset, number))
+        offset += len(line)
+    assert found == expected
 
 
 def test_how_far_it_is_ends_at_the_size_of_the_file(path: Path) -> None:

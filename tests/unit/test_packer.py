@@ -1,6 +1,6 @@
 """Foreign records into packed records: nothing lost or twice, each shard in its order, letters with their place."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from udfs.operators.packer import (
     PARTITION_DIGITS,
     PREFIX_BYTES,
     SHARD_DIGITS,
+    SOURCE_DIGITS,
     ForeignRow,
     Packer,
     packed_heartbeats,
@@ -51,21 +52,21 @@ def row(value: bytes | None, offset: int = 0, partition: int = 0) -> ForeignRow:
 
 
 def packer() -> Packer:
-    return Packer("logs", adapter, Origin(source="s"), SHARDS)
+    return Packer("logs", adapter, Origin(source="s"), SHARDS, number=5)
 
 
-def taken_apart(entry: bytes) -> tuple[int, int, int, bytes]:
-    """Shard, partition, offset and the record, cut as SQL cuts them."""
-    places = (0, SHARD_DIGITS, SHARD_DIGITS + PARTITION_DIGITS, PREFIX_BYTES)
-    assert places[3] - places[2] == OFFSET_DIGITS
-    shard, partition, offset = (int(entry[begin:end]) for begin, end in pairwise(places))
-    return shard, partition, offset, entry[PREFIX_BYTES:]
+def taken_apart(entry: bytes) -> tuple[int, int, int, int, bytes]:
+    """Shard, source, partition, offset and the record, cut as SQL cuts them."""
+    places = list(accumulate((0, SHARD_DIGITS, SOURCE_DIGITS, PARTITION_DIGITS, OFFSET_DIGITS)))
+    assert places[-1] == PREFIX_BYTES
+    shard, source, partition, offset = (int(entry[begin:end]) for begin, end in pairwise(places))
+    return shard, source, partition, offset, entry[PREFIX_BYTES:]
 
 
 def events_of(entries: list[bytes]) -> dict[int, list[Event]]:
     found: dict[int, list[Event]] = {}
     for entry in entries:
-        shard, _, _, record = taken_apart(entry)
+        shard, *_, record = taken_apart(entry)
         if shard != NO_SHARD:
             batch = decode_events(record, NOWHERE)
             assert batch.shard == shard
@@ -98,7 +99,7 @@ def test_every_part_of_every_record_comes_out_once_in_its_shard_and_in_order(val
 
 def test_a_letter_tells_the_place_of_its_record_and_has_its_bytes() -> None:
     (entry,) = packer().pack([row(b"? why", offset=41, partition=7)])
-    assert taken_apart(entry)[:3] == (NO_SHARD, 7, 41)
+    assert taken_apart(entry)[:4] == (NO_SHARD, 5, 7, 41)
     letter = decode_dead_letter(entry[PREFIX_BYTES:])
     assert (letter.source, letter.partition, letter.offset, letter.index) == ("logs", 7, 41, -1)
     assert (letter.reason, letter.detail, letter.payload) == (DeadLetterReason.MISSING_FIELD, "a question", b"? why")
@@ -119,7 +120,7 @@ def test_a_tombstone_is_an_empty_record() -> None:
 def test_a_batch_is_closed_when_it_is_full_and_the_order_stays() -> None:
     value = " ".join(f"acme:{number}" for number in range(MAX_BATCH_EVENTS * 2 + 1)).encode()
     entries = packer().pack([row(value)])
-    sizes = [len(decode_events(taken_apart(entry)[3], NOWHERE).events) for entry in entries]
+    sizes = [len(decode_events(taken_apart(entry)[-1], NOWHERE).events) for entry in entries]
     assert sizes == [MAX_BATCH_EVENTS, MAX_BATCH_EVENTS, 1]
     (events,) = events_of(entries).values()
     assert [event.sequence for event in events] == list(range(MAX_BATCH_EVENTS * 2 + 1))

@@ -13,7 +13,7 @@ from schemas.events import Event, Heartbeat, Provenance, TokensGenerated
 from schemas.identity import event_id
 from udfs.domain.anomaly import Anomaly
 from udfs.domain.events.duplicates import DuplicateBounds
-from udfs.domain.ingest.stamping import MAX_SOURCES, OTHER_SOURCES, Stamping, StampingFold, StampingPolicy
+from udfs.domain.ingest.stamping import Stamping, StampingFold, StampingPolicy
 from udfs.domain.policy_log import PolicyLog, PolicyRecord
 from udfs.domain.watermark import WatermarkPolicy
 from udfs.operators.shard_fold import ShardFold
@@ -95,12 +95,6 @@ def test_heartbeats_carry_the_watermark_on_when_all_sources_are_silent(state: St
     assert times == sorted(times)
     assert times[-1] > START_US + 20 * SECOND_US
     assert [out.event_time_us for out in silent if isinstance(out, Heartbeat)] == times
-
-
-def test_producers_without_number_share_one_watermark(state: Stamping) -> None:
-    told(state, *(chunk(1, 1, f"pod-{number}") for number in range(MAX_SOURCES + 50)))
-    assert len(state.sources) == MAX_SOURCES + 1
-    assert OTHER_SOURCES in state.sources
 
 
 def test_after_a_crash_the_shard_knows_what_it_had_seen_and_whose_trace_an_event_is_of() -> None:

@@ -18,9 +18,10 @@ from schemas.topics import shard_of
 from udfs.domain.ingest.record import Adapter, Foreign, Origin, Refused, read_foreign
 
 SHARD_DIGITS: Final = 3
+SOURCE_DIGITS: Final = 3
 PARTITION_DIGITS: Final = 6
 OFFSET_DIGITS: Final = 19
-PREFIX_BYTES: Final = SHARD_DIGITS + PARTITION_DIGITS + OFFSET_DIGITS
+PREFIX_BYTES: Final = SHARD_DIGITS + SOURCE_DIGITS + PARTITION_DIGITS + OFFSET_DIGITS
 NO_SHARD: Final = 999
 """Stands where the shard would, in front of a dead letter."""
 
@@ -43,19 +44,30 @@ class ForeignRow(NamedTuple):
     headers: dict[str, bytes]
 
 
-def packed(shard: int, partition: int, offset: int, record: bytes) -> bytes:
+class Place(NamedTuple):
+    """The number of a source, and where in its topic a record stands."""
+
+    source: int
+    partition: int
+    offset: int
+
+
+def packed(shard: int, place: Place, record: bytes) -> bytes:
     """A record behind its prefix.
 
-    >>> packed(7, 1, 42, b"...")
-    b'0070000010000000000000000042...'
+    >>> packed(7, Place(2, 1, 42), b"...")
+    b'0070020000010000000000000000042...'
     """
-    return b"%0*d%0*d%0*d%b" % (SHARD_DIGITS, shard, PARTITION_DIGITS, partition, OFFSET_DIGITS, offset, record)
+    widths = zip((SHARD_DIGITS, SOURCE_DIGITS, PARTITION_DIGITS, OFFSET_DIGITS), (shard, *place), strict=True)
+    return b"".join(b"%0*d" % width for width in widths) + record
 
 
 class Packer:
     """Reads the records of one topic."""
 
-    def __init__(self, topic: str, adapter: Adapter, origin: Origin, shard_count: int) -> None:
+    def __init__(self, topic: str, adapter: Adapter, origin: Origin, shard_count: int, number: int = 0) -> None:
+        """`number` is that of the source among those of its job."""
+        self._number = number
         self._topic = topic
         self._adapter = adapter
         self._origin = origin
@@ -74,7 +86,7 @@ class Packer:
                 shard = self._shard(event.tenant)
                 batch = batches.get(shard)
                 if batch is None:
-                    batch = batches[shard] = _OpenBatch(row.partition, row.offset)
+                    batch = batches[shard] = _OpenBatch(Place(self._number, row.partition, row.offset))
                 frame = wire_event(event).SerializeToString()
                 batch.frames.append(frame)
                 batch.encoded_bytes += len(frame)
@@ -100,22 +112,21 @@ class Packer:
             detail = f"{detail} (the first {MAX_LETTER_BYTES:,} of {len(payload):,} bytes are kept here)"
             payload = payload[:MAX_LETTER_BYTES]
         letter = dead_letter(where, refused.index, refused.reason, detail, payload)
-        return packed(NO_SHARD, row.partition, row.offset, encode_dead_letter(letter))
+        return packed(NO_SHARD, Place(self._number, row.partition, row.offset), encode_dead_letter(letter))
 
 
 class _OpenBatch:
-    __slots__ = ("encoded_bytes", "frames", "offset", "partition")
+    __slots__ = ("encoded_bytes", "frames", "place")
 
-    def __init__(self, partition: int, offset: int) -> None:
-        self.partition = partition
-        self.offset = offset
+    def __init__(self, place: Place) -> None:
+        self.place = place
         self.frames: list[bytes] = []
         self.encoded_bytes = 0
 
     def close(self, shard: int) -> bytes:
         # On the wire repeated events and repeated bytes are the same, and so each event is encoded once.
         frames = events_pb2.EventFrames(shard=shard, events=self.frames)
-        return packed(shard, self.partition, self.offset, frames.SerializeToString())
+        return packed(shard, self.place, frames.SerializeToString())
 
 
 def packed_heartbeats(now_us: int, shard_count: int) -> list[bytes]:
@@ -123,6 +134,6 @@ def packed_heartbeats(now_us: int, shard_count: int) -> list[bytes]:
     beat = Heartbeat(b"", "", "", 0, now_us, 0, 0, "", "", "", "", "", None)
     frame = wire_event(beat).SerializeToString()
     return [
-        packed(shard, 0, 0, events_pb2.EventFrames(shard=shard, events=[frame]).SerializeToString())
+        packed(shard, Place(0, 0, 0), events_pb2.EventFrames(shard=shard, events=[frame]).SerializeToString())
         for shard in range(shard_count)
     ]

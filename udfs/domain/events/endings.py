@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from schemas.events import Event, RequestCompleted, RequestFailed, StreamInterrupted, UsageSource
+from schemas.events import RequestCompleted, RequestFailed, StreamInterrupted, UsageSource
 from udfs.domain.events.order import place_of
 
 EndEvent: TypeAlias = RequestCompleted | RequestFailed | StreamInterrupted
@@ -48,11 +48,6 @@ class Ending(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 _SAID: Final = {UsageSource.REPORTED: Said.REPORTED, UsageSource.ESTIMATED: Said.ESTIMATED}
-
-
-def is_end(event: Event) -> bool:
-    """Whether the event ends an attempt."""
-    return isinstance(event, (RequestCompleted, RequestFailed, StreamInterrupted))
 
 
 def ending_of(event: EndEvent) -> Ending:

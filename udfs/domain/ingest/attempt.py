@@ -96,7 +96,7 @@ def events_of(attempt: Attempt, origin: Origin) -> list[Event]:
     tenant = attempt.tenant or origin.tenant
     absent = [name for name, value in (("tenant", tenant), ("request id", attempt.request_id)) if not value]
     if absent:
-        remedy = "; name a tenant for records without one with --tenant" if "tenant" in absent else ""
+        remedy = "; what is set for their source can name it" if "tenant" in absent else ""
         raise UnreadableRecordError(DeadLetterReason.MISSING_FIELD, f"without {', '.join(absent)}{remedy}")
     if attempt.ended_at_us < attempt.started_at_us and attempt.end is not End.OPEN:
         detail = f"ends {attempt.started_at_us - attempt.ended_at_us} us before it starts"

@@ -14,7 +14,7 @@ from udfs.domain.ingest.transcript import read_transcript
 class Format(NamedTuple):
     """A format. `per_line`: its files hold a record a line, or are one document; else a file is one record.
 
-    `is_binary`: a file that is not JSON is one record too. `refuses_others`: what it passes over is of its own making,
+    `or_whole`: a file that is not JSON is one record too. `refuses_others`: what it passes over is of its own making,
     so that a file of nothing else is still known by it.
     """
 
@@ -22,7 +22,7 @@ class Format(NamedTuple):
     words: str
     adapter: Adapter
     per_line: bool = True
-    is_binary: bool = False
+    or_whole: bool = False
     refuses_others: bool = False
 
 
@@ -33,15 +33,23 @@ FORMATS: Final = {
             "otlp",
             "OpenTelemetry requests with GenAI and vLLM spans, protobuf or JSON",
             read_otlp,
-            is_binary=True,
+            or_whole=True,
             refuses_others=True,
         ),
         Format(
-            "transcript", "requests and answers of OpenAI, Anthropic and Gemini, streamed or whole", read_transcript
+            "transcript",
+            "requests and answers of OpenAI, Anthropic and Gemini, streamed or whole",
+            read_transcript,
+            or_whole=True,
         ),
         Format("litellm", "LiteLLM's standard logging payloads and spend logs", read_litellm),
         Format("envoy-ai-gateway", "access logs of Envoy AI Gateway, as JSON", read_envoy_ai_gateway),
         Format("kong", "logs of Kong's AI plugins, as JSON", read_kong),
-        Format("prometheus", "scrapes of vLLM, SGLang and DCGM: health of backends", read_prometheus, per_line=False),
+        Format(
+            "prometheus",
+            "scrapes of vLLM, SGLang, TGI, llama.cpp and DCGM: health of backends",
+            read_prometheus,
+            per_line=False,
+        ),
     )
 }

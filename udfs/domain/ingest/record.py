@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from schemas.codec import MAX_TIME_US
 from schemas.dead_letters import WHOLE_RECORD, DeadLetterReason
 from schemas.events import Event
 from udfs.domain.ingest.trace_context import TRACEPARENT, in_trace, trace_context
@@ -85,6 +86,9 @@ def read_foreign(adapter: Adapter, record: Foreign, origin: Origin) -> Reading:
     if len(record.value) > MAX_RECORD_BYTES:
         detail = f"the record has {len(record.value):,} bytes, at most {MAX_RECORD_BYTES:,} are read"
         return Reading(refused=[Refused(DeadLetterReason.TOO_LARGE, detail)])
+    if not 0 <= record.received_at_us <= MAX_TIME_US:
+        # What Kafka writes where it knows no time, and clocks that are off.
+        record = msgspec.structs.replace(record, received_at_us=0)
     try:
         reading = adapter(record, origin)
     except UnreadableRecordError as unreadable:

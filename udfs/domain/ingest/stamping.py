@@ -25,11 +25,6 @@ from udfs.domain.watermark import (
 THE_SHARD: Final = "shard"
 """The one key of each shard's state."""
 
-MAX_SOURCES: Final = 256
-"""Producers of one shard that have a watermark of their own; those beyond share one. Their names come from outside."""
-
-OTHER_SOURCES: Final = "other sources"
-
 
 class StampingPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How watermarks follow events, and how far back a duplicate is known."""
@@ -84,7 +79,10 @@ class StampingFold:
         verdict = state.seen.check(event.event_id, event.event_time_us, now_us, self._policy.duplicates)
         if verdict is Verdict.DUPLICATE:
             return (Anomaly.DUPLICATE,)
-        source = self._source(state, event.source)
+        # As many as the settings name.
+        source = state.sources.get(event.source)
+        if source is None:
+            source = state.sources[event.source] = WatermarkState()
         arrival_us = state.arrival_us or None
         observed = observe(source, self._policy.watermark, event.event_time_us, arrival_us)
         noticed = []
@@ -93,14 +91,6 @@ class StampingFold:
         if verdict is Verdict.UNCHECKED:
             noticed.append(Anomaly.UNCHECKED)
         return self._stamped(state, event), *noticed
-
-    def _source(self, state: Stamping, name: str) -> WatermarkState:
-        found = state.sources.get(name)
-        if found is None:
-            if len(state.sources) >= MAX_SOURCES:
-                name = OTHER_SOURCES
-            found = state.sources.setdefault(name, WatermarkState())
-        return found
 
     def _stamped(self, state: Stamping, event: Event) -> Event:
         watermark_us = merge(state.merged, map(source_watermark, state.sources.values()))
