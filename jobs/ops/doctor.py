@@ -122,13 +122,13 @@ def _examined(reader: Reader, path: Path, received_at_us: int) -> Diagnosis:
         for refused in reading.refused:
             kind = (refused.reason.name.lower(), _without_values(refused.detail))
             if kind in kinds:
-                kinds[kind][0] += 1
+                kinds[kind][0] += refused.parts
             elif len(kinds) < MAX_FINDINGS:
-                kinds[kind] = [1, placed.line]
+                kinds[kind] = [refused.parts, placed.line]
                 details[kind] = refused.detail
             else:
                 other = kinds.setdefault(_OTHERS, [0, placed.line])
-                other[0] += 1
+                other[0] += refused.parts
     details[_OTHERS] = "other faults"
     found = [Finding(number, line, kind[0], details[kind]) for kind, (number, line) in kinds.items()]
     return Diagnosis(

@@ -108,7 +108,7 @@ class ForeignReading:
                 for refused in reading.refused:
                     payload = refused.payload or placed.record.value
                     detail = f"line {placed.line}: {refused.detail}"
-                    self.account.refused[refused.reason.name.lower()] += 1
+                    self.account.refused[refused.reason.name.lower()] += refused.parts
                     self._put_aside(dead_letter(where, refused.index, refused.reason, detail, payload))
                 yield from reading.events
                 tell(before + file.read_bytes)

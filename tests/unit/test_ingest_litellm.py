@@ -526,6 +526,21 @@ def test_a_key_in_the_clear_never_gets_into_events() -> None:
     assert clear not in repr(reading)
 
 
+def test_the_field_of_the_key_itself_is_hashed_whatever_is_in_it() -> None:
+    reading = read(changed(SPEND_ROW, api_key="", team_id="", metadata=json.dumps({"user_api_key": "plain"})))
+    assert prompt_of(reading).api_key == prompt_of(reading).tenant == sha256(b"plain").hexdigest()
+    hashed = read(changed(SPEND_ROW, api_key="", team_id="", metadata=json.dumps({"user_api_key": KEY_HASH})))
+    assert prompt_of(hashed).api_key == KEY_HASH
+
+
+def test_equal_faults_of_a_batch_are_one_dead_letter_with_the_bytes_of_the_first() -> None:
+    parts = [b"[]", *[b'{"id": '] * 50]
+    value = b"\n".join([json.dumps(SUCCESS).encode(), *parts])
+    refused = read_foreign(read_litellm, Foreign(value=value), ORIGIN).refused
+    assert [(one.index, one.payload) for one in refused] == [(1, b"[]"), (2, b'{"id": ')]
+    assert refused[1].detail.endswith("(50 objects of this record, the first at index 2)")
+
+
 def test_prompts_answers_and_messages_of_errors_stay_out() -> None:
     error = {"error_code": "400", "error_class": "BadRequestError", "error_message": "secret", "traceback": "secret"}
     payload = changed(FAILURE, error_information=error, error_str="secret", messages=[{"content": "secret"}])

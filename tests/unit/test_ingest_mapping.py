@@ -281,6 +281,18 @@ def test_json_objects_need_no_file() -> None:
     assert (last.tenant, last.request_id) == ("trace-tenant", "a")
 
 
+def test_a_quoted_cell_that_is_too_long_is_refused_by_its_length() -> None:
+    events, refused = read_csv(b'1,a,t,1,2,3,"' + b"x" * 200_000 + b'"\n')
+    assert (events, [one.reason for one in refused]) == ([], [DeadLetterReason.TOO_LARGE])
+    assert "a quoted cell has more than" in refused[0].detail
+
+
+def test_lines_of_an_open_quote_are_put_together_up_to_a_record() -> None:
+    line = b'1,a,t,1,2,3,"' + b"x" * 6_000_000 + b"\n"
+    rows = list(rows_of(mapping_of(CSV), [HEADER, line, *[b"y" * 6_000_000 + b"\n"] * 3], "trace"))
+    assert [len(row.value) for row in rows] == [len(line), *[6_000_001] * 3]
+
+
 def test_columns_that_nobody_spoke_of_are_refused() -> None:
     mapping = mapping_of(CSV.replace("format: csv", "format: jsonl"))
     value = b'{"at": 1, "id": "a", "in": 1, "out": 2, "took": 3, "status": "failed"}'

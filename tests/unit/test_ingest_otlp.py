@@ -1,9 +1,11 @@
 """OTLP's two encodings, and what people's exporters make of them."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,13 +31,22 @@ from tests.otlp_requests import (
     traces,
 )
 from udfs.domain.ingest.otlp import otlp_items
-from udfs.domain.ingest.otlp_adapter import EMPTY_REQUEST, LOG_RECORD, MAX_REFUSED, read_otlp
-from udfs.domain.ingest.otlp_items import MAX_ITEMS, LogRecord, Metric, Point, Span, SpanEvent, Unreadable
-from udfs.domain.ingest.record import Foreign, UnreadableRecordError, read_foreign
+from udfs.domain.ingest.otlp_adapter import EMPTY_REQUEST, LOG_RECORD, read_otlp
+from udfs.domain.ingest.otlp_items import MAX_ITEMS, Item, LogRecord, Metric, Point, Span, SpanEvent, Unreadable
+from udfs.domain.ingest.record import Foreign, Origin, UnreadableRecordError, read_foreign
+from udfs.domain.ingest.refusals import MAX_REFUSED
+
+
+def items_of(request: bytes) -> list[Item]:
+    """The items, without their bytes: the two encodings differ in them."""
+    return [
+        msgspec.structs.replace(item, payload=b"") if isinstance(item, (Span, Metric)) else item
+        for item in otlp_items(request)
+    ]
 
 
 def only_span(request: bytes) -> Span:
-    (found,) = otlp_items(request)
+    (found,) = items_of(request)
     assert isinstance(found, Span)
     return found
 
@@ -196,7 +207,7 @@ def test_a_log_record_is_known_in_both_encodings(encode: Any) -> None:
 @pytest.mark.parametrize("encode", [as_json, as_protobuf])
 @pytest.mark.parametrize("kind", ["gauge", "sum"])
 def test_a_metric_is_known_in_both_encodings(encode: Any, kind: str) -> None:
-    found = list(otlp_items(encode(metric_request(kind))))
+    found = list(items_of(encode(metric_request(kind))))
     assert found == [Metric("my.metric.of.16.", [Point(START_US, 2.5, {"a": 1})], {})]
 
 
@@ -205,7 +216,7 @@ def test_a_metric_that_adds_up_has_no_points(kind: str) -> None:
     request = metric_request(kind)
     del request["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0][kind]["dataPoints"][0]["asDouble"]
     expected = [Metric("my.metric.of.16.", [], {})]
-    assert list(otlp_items(as_json(request))) == list(otlp_items(as_protobuf(request))) == expected
+    assert items_of(as_json(request)) == items_of(as_protobuf(request)) == expected
 
 
 def test_a_protobuf_request_that_begins_like_json_is_protobuf() -> None:
@@ -284,9 +295,34 @@ def test_a_span_that_is_no_protobuf_is_refused_by_its_index() -> None:
     assert [(part.index, part.reason) for part in reading.refused] == [(1, DeadLetterReason.MALFORMED)]
 
 
-def test_a_request_of_broken_spans_is_refused_as_a_whole() -> None:
-    with pytest.raises(UnreadableRecordError, match="more than 1,000 items"):
-        read(traces(*[1] * (MAX_REFUSED + 1)))
+@pytest.mark.parametrize("encode", [as_json, as_protobuf])
+def test_a_fault_that_a_thousand_spans_share_is_one_dead_letter_with_the_bytes_of_the_first(encode: Any) -> None:
+    record = encode(traces(chat(), *[chat({"gen_ai.usage.output_tokens": -1}) for _ in range(1_000)]))
+    reading = read(record)
+    (one,) = reading.refused
+    assert (one.index, one.detail.endswith("(1,000 items of this record, the first at index 1)")) == (1, True)
+    assert 0 < len(one.payload) < len(record) // 500
+    assert len(reading.events) == 2
+
+
+@pytest.mark.parametrize("encode", [as_json, as_protobuf])
+def test_spans_without_a_tenant_cost_no_more_than_their_record(encode: Any) -> None:
+    record = encode(traces(*[chat({"a": number}) for number in range(1_000)], resource={}))
+    reading = read_foreign(read_otlp, Foreign(value=record), Origin(source="s"))
+    (one,) = reading.refused
+    assert "1,000 items" in one.detail
+    assert 0 < len(one.payload) < len(record) // 500
+
+
+@pytest.mark.parametrize("encode", [as_json, as_protobuf])
+def test_many_faults_in_one_request_are_few_dead_letters_of_fewer_bytes_than_it(encode: Any) -> None:
+    spans = [chat({"gen_ai.usage.output_tokens": -1 - number}) for number in range(1_000)]
+    record = encode(traces(*spans))
+    refused = read(record).refused
+    assert len(refused) == MAX_REFUSED
+    assert all(one.payload for one in refused)
+    assert sum(len(one.payload) for one in refused) <= len(record)
+    assert "985 items of this record, not all for this reason, the first at index 15" in refused[-1].detail
 
 
 def test_a_request_of_too_many_spans_is_refused_as_a_whole() -> None:
@@ -422,7 +458,9 @@ def test_json_and_protobuf_of_one_request_give_the_same_events(given_spans: list
 def test_nothing_of_a_request_is_lost(given_spans: list[Any]) -> None:
     reading = read(traces(*given_spans))
     calls = sum(isinstance(event, PromptSubmitted) for event in reading.events)
-    assert calls + len(reading.refused) + sum(reading.passed_over.values()) == len(given_spans)
+    told = [re.search(r"\(([0-9,]+) items of this record", one.detail) for one in reading.refused]
+    refused = sum(int(found[1]) if found else 1 for found in told)
+    assert calls + refused + sum(reading.passed_over.values()) == len(given_spans)
 
 
 @given(st.binary(max_size=200))

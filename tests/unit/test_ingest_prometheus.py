@@ -11,7 +11,14 @@ from schemas.events import HealthSample
 from tests.ingest_mutations import mutations
 from tests.otlp_requests import START_US, as_protobuf, assert_on_the_wire, attributes, read
 from udfs.domain.ingest.backend_health import MAX_BACKENDS
-from udfs.domain.ingest.prometheus_text import MAX_LINES, NOT_A_NUMBER, OTHER_SERIES, read_prometheus
+from udfs.domain.ingest.prometheus_text import (
+    MAX_LINE_CHARACTERS,
+    MAX_LINES,
+    NOT_A_NUMBER,
+    OTHER_SERIES,
+    _labels,
+    read_prometheus,
+)
 from udfs.domain.ingest.record import Foreign, Origin, Reading, UnreadableRecordError, read_foreign
 
 ORIGIN = Origin(source="scraper", region="eu", backend="gpu-1")
@@ -114,7 +121,7 @@ def test_a_host_names_the_backend_where_nothing_else_does() -> None:
 def test_a_sample_of_no_backend_is_refused_with_the_remedy() -> None:
     reading = scrape("tgi_queue_size 1\n", Origin(source="s"))
     assert [(part.reason, part.index) for part in reading.refused] == [(DeadLetterReason.MISSING_FIELD, 0)]
-    assert "--backend" in reading.refused[0].detail
+    assert "without backend" in reading.refused[0].detail
 
 
 def test_the_time_of_a_sample_is_in_milliseconds_and_in_openmetrics_in_seconds() -> None:
@@ -125,7 +132,9 @@ def test_the_time_of_a_sample_is_in_milliseconds_and_in_openmetrics_in_seconds()
 
 
 def test_a_scrape_without_a_time_is_refused() -> None:
-    assert [part.reason for part in scrape(VLLM, received_at_us=0).refused] == [DeadLetterReason.MISSING_FIELD] * 4
+    (one,) = scrape(VLLM, received_at_us=0).refused
+    assert one.reason is DeadLetterReason.MISSING_FIELD
+    assert "(4 lines of this record, the first at index " in one.detail
 
 
 def test_ids_are_functions_of_region_backend_and_time() -> None:
@@ -142,6 +151,28 @@ def test_ids_are_functions_of_region_backend_and_time() -> None:
 def test_labels_may_have_anything_in_quotes() -> None:
     line = r'tgi_queue_size{path="C:\\a\"}{,=#\n", instance = "b" ,} 1 # {a="}"} 2' + "\n"
     assert only_sample(scrape(line)).backend == "b"
+
+
+def test_a_line_that_is_too_long_is_refused_alone() -> None:
+    label = 'a="' + "x" * MAX_LINE_CHARACTERS + '"'
+    reading = scrape(f"tgi_queue_size{{{label}}} 1\ntgi_queue_size 2\n")
+    assert only_sample(reading).queue_length == 2
+    assert [(one.reason, one.index) for one in reading.refused] == [(DeadLetterReason.TOO_LARGE, 0)]
+
+
+def test_the_work_for_each_label_does_not_grow_with_the_line() -> None:
+    copies = []
+
+    class Watched(str):
+        __slots__ = ()
+
+        def rstrip(self, characters: str | None = None, /) -> str:
+            copies.append(len(self))
+            return super().rstrip(characters)
+
+    labels = Watched(",".join(f'a{number}="x"' for number in range(1_000)) + " ")
+    assert len(_labels(labels, 0)) == 1_000
+    assert copies == [len(labels)]
 
 
 def test_an_empty_label_is_none() -> None:

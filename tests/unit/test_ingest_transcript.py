@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -460,7 +461,9 @@ def test_a_broken_chunk_is_a_dead_letter_and_the_rest_is_read() -> None:
 
 def test_too_many_broken_chunks_refuse_the_record() -> None:
     broken = b"data: {broken\n\n"
-    assert len(read(sse(*STREAM[:2], end="") + broken * MAX_BROKEN_CHUNKS + sse(*STREAM)).refused) == MAX_BROKEN_CHUNKS
+    (one,) = read(sse(*STREAM[:2], end="") + broken * MAX_BROKEN_CHUNKS + sse(*STREAM)).refused
+    assert (one.index, one.payload) == (2, b"{broken")
+    assert "(100 chunks of this record, the first at index 2)" in one.detail
     assert "not JSON" in refusal(sse(*STREAM[:2], end="") + broken * (MAX_BROKEN_CHUNKS + 1) + sse(*STREAM)).detail
 
 
@@ -568,12 +571,20 @@ def test_what_can_not_be_read_is_refused_with_its_reason(record: object, reason:
     assert detail in error.detail
 
 
-def test_a_record_without_a_tenant_names_the_remedy() -> None:
-    assert "--tenant" in refusal(BODY, origin=Origin(source="s")).detail
+def test_a_record_without_a_tenant_is_refused_by_that() -> None:
+    assert "without tenant" in refusal(BODY, origin=Origin(source="s")).detail
 
 
 def test_a_record_that_is_too_large_is_refused_unread() -> None:
-    assert refusal(b" " * (MAX_RECORD_BYTES + 1)).reason is DeadLetterReason.TOO_LARGE
+    (one,) = read_foreign(read_transcript, Foreign(value=b" " * (MAX_RECORD_BYTES + 1)), ORIGIN).refused
+    assert one.reason is DeadLetterReason.TOO_LARGE
+
+
+def test_a_key_in_the_clear_is_hashed() -> None:
+    events = read({"request_id": "r", "tenant": "t", "api_key": "sk-1234", "response": BODY, "started_at": T}).events
+    assert isinstance(events[0], PromptSubmitted)
+    assert events[0].api_key == sha256(b"sk-1234").hexdigest()
+    assert "sk-1234" not in repr(events)
 
 
 @pytest.mark.parametrize(

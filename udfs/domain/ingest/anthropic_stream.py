@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from udfs.domain.ingest.fields import malformed, member, members, tokens
-from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, is_retryable, text_of, word
+from udfs.domain.ingest.http_status import is_retryable
+from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, text_of, word
 
 _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,

@@ -90,7 +90,7 @@ class BackendHealth:
     def _backend(self, labels: Sequence[Mapping[str, object]]) -> str:
         named = _first(labels, _INSTANCE_LABELS) or self._origin.backend or _first(labels, _PLACE_LABELS)
         if not named:
-            raise missing("a label `instance`; name the backend with --backend")
+            raise missing("backend", "label `instance`")
         return name_text(named, "instance")
 
     def _sample(self, backend: str, measured: Mapping[str, Mapping[str, tuple[int, float]]]) -> HealthSample:

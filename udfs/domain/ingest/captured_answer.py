@@ -8,15 +8,16 @@ from typing import Any, Final, NamedTuple
 from schemas.dead_letters import DeadLetterReason
 from udfs.domain.ingest.answer_formats import reader_for, reader_named
 from udfs.domain.ingest.attempt import Chunk
-from udfs.domain.ingest.fields import malformed
+from udfs.domain.ingest.fields import json_of, malformed
 from udfs.domain.ingest.openai_stream import OpenAiReader
 from udfs.domain.ingest.record import MAX_RECORD_BYTES, Refused, UnreadableRecordError
+from udfs.domain.ingest.refusals import Refusals
 from udfs.domain.ingest.sse import EventStreamParser
-from udfs.domain.ingest.stream_reading import AnswerReader, decode_json, objects_of, payloads_of
+from udfs.domain.ingest.stream_reading import AnswerReader, objects_of, payloads_of
 from udfs.domain.ingest.tokenizer import count_tokens
 
 MAX_BROKEN_CHUNKS: Final = 100
-"""Each broken chunk is a dead letter. A record with more of them is refused as a whole."""
+"""A record with more broken chunks is refused as a whole."""
 
 MAX_CHUNKS: Final = 200_000
 """More chunks in one record are refused: real ones are never so small that ten megabytes hold them."""
@@ -57,7 +58,7 @@ def captured_text(value: bytes, passed_over: Counter[str]) -> Captured:
     """An answer kept as its text: JSON, or server-sent events. Raises UnreadableRecordError."""
     start = value.lstrip()[:1]
     if start == b"{":
-        return Captured([Part(objects_of(decode_json(value)))], is_stream=False)
+        return Captured([Part(objects_of(json_of(value)))], is_stream=False)
     if start == b"[":
         return _captured_array(value, passed_over)
     return captured_events(value, passed_over)
@@ -66,7 +67,7 @@ def captured_text(value: bytes, passed_over: Counter[str]) -> Captured:
 def _captured_array(value: bytes, passed_over: Counter[str]) -> Captured:
     """Gemini's stream where server-sent events were not asked for; the elements that came whole, if it was cut off."""
     try:
-        found = objects_of(decode_json(value))
+        found = objects_of(json_of(value))
     except UnreadableRecordError:
         found = _whole_elements(value.decode("utf-8", "replace"))
         if not found:
@@ -168,7 +169,7 @@ def read_answer(
     a value that can't be meant refuses the record: what remains of it would be a wrong bill.
     """
     reader = reader_named(said.format_name) if said.format_name else None
-    refused: list[Refused] = []
+    refusals = Refusals("chunk")
     tally = _Tally(said, moment)
     for index, part in enumerate(captured.parts):
         try:
@@ -177,10 +178,10 @@ def read_answer(
             payloads = _before_the_cut(part)
             if payloads or (part.is_last_and_unfinished and index):
                 passed_over[CUT_OFF] += 1
-            elif len(refused) == MAX_BROKEN_CHUNKS or len(captured.parts) == 1:
+            elif refusals.count == MAX_BROKEN_CHUNKS or len(captured.parts) == 1:
                 raise
             else:
-                refused.append(Refused(unreadable.reason, unreadable.detail, index, _bytes(str(part.data))))
+                refusals.add(unreadable, index, _bytes(str(part.data)))
         _check_number(payloads)
         for payload in payloads:
             if reader is None:
@@ -188,6 +189,7 @@ def read_answer(
             reader.deltas_are_cumulative = said.has_cumulative_deltas
             reader.read_payload(payload)
             tally.add(reader, part.at)
+    refused = refusals.refused()
     if reader is None:
         if refused:
             raise UnreadableRecordError(refused[0].reason, refused[0].detail)

@@ -19,13 +19,30 @@ MAX_TOKENS: Final = 10**12
 """More tokens than any request has; what is above is a fault of its producer."""
 
 _WRITTEN_NUMBER: Final = re.compile(r" *[+-]?[0-9]{1,20}([.][0-9]{0,6})?([eE][+-]?[0-9]{1,2})? *", re.ASCII)
+_NUMBER_OR_TIME: Final = re.compile(r"[0-9+-][0-9+:.,/ eETZ-]*", re.ASCII)
+_LONGEST_WORD: Final = 12
 _QUOTED: Final = 60
 
 
 def quoted(value: object) -> str:
-    """A value for a message: short, on one line."""
+    """A value for a message: short, on one line. Of a string that is no number, time or short word, its length alone.
+
+    It may be what somebody wrote to a model, in the wrong place.
+
+    >>> quoted("many"), quoted("2026-13-45T00:00:00Z"), quoted("how do I")
+    ("'many'", "'2026-13-45T00:00:00Z'", 'a string of 8 characters')
+    """
+    if isinstance(value, (str, bytes)) and not _may_be_shown(value):
+        return f"a string of {len(value):,} {'characters' if isinstance(value, str) else 'bytes'}"
     text = repr(value) if isinstance(value, (str, bytes, int, float, bool, type(None))) else type(value).__name__
     return text if len(text) <= _QUOTED else text[: _QUOTED - 3] + "..."
+
+
+def _may_be_shown(value: str | bytes) -> bool:
+    if isinstance(value, bytes):
+        return len(value) <= _LONGEST_WORD
+    is_word = len(value) <= _LONGEST_WORD and not any(map(str.isspace, value))
+    return is_word or _NUMBER_OR_TIME.fullmatch(value) is not None
 
 
 def out_of_range(name: str, value: object, must: str) -> UnreadableRecordError:
@@ -43,11 +60,11 @@ def missing(*names: str) -> UnreadableRecordError:
     return UnreadableRecordError(DeadLetterReason.MISSING_FIELD, f"without {', '.join(names)}")
 
 
-def json_of(value: bytes) -> Any:  # noqa: ANN401 - whatever a producer wrote
+def json_of(value: bytes | str) -> Any:  # noqa: ANN401 - whatever a producer wrote
     """A record's JSON; a byte order mark is allowed. Raises UnreadableRecordError."""
     try:
-        return msgspec.json.decode(value.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return msgspec.json.decode(value.removeprefix(b"\xef\xbb\xbf") if isinstance(value, bytes) else value)
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise malformed(f"not JSON: {error}") from None
     except RecursionError:
         raise malformed("nested too deeply") from None

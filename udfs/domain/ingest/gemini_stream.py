@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from udfs.domain.ingest.fields import malformed, member, members, tokens
-from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, is_retryable, text_of, word
+from udfs.domain.ingest.http_status import CLIENT_CLOSED_REQUEST, is_retryable
+from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, text_of, word
 
 _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,
@@ -18,7 +19,7 @@ _STATUS_OF_CLASS: Final[Mapping[str, int]] = {
     "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404,
     "RESOURCE_EXHAUSTED": 429,
-    "CANCELLED": 499,
+    "CANCELLED": CLIENT_CLOSED_REQUEST,
     "INTERNAL": 500,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,

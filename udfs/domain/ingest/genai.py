@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from schemas.codec import MAX_NAME_BYTES
 from schemas.dead_letters import DeadLetterReason
 from schemas.events import Provenance, UsageSource
+from udfs.domain.ingest.api_key import key_name
 from udfs.domain.ingest.attempt import Attempt, Chunk, End, Usage
 from udfs.domain.ingest.fields import MAX_TOKENS, missing, name_text, out_of_range, quoted, tokens
 from udfs.domain.ingest.genai_content import completion_text, prompt_text
@@ -153,7 +154,7 @@ def _attempt(span: Span, known: Known, resource: Known, received_at_us: int, *, 
         provider=semantic_provider(_name(known, "provider")),
         backend=_backend(span, known),
         region=_name(known, "region") or _name(resource, "region"),
-        api_key=_name(known, "api_key"),
+        api_key=key_name(_name(known, "api_key")),
         user=_name(known, "user"),
         stream=stream,
         choices=min(_bound(known, "choices"), 2**31),

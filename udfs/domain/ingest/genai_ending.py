@@ -11,6 +11,7 @@ import msgspec
 from schemas.events import InterruptReason
 from udfs.domain.ingest.attempt import End
 from udfs.domain.ingest.genai_names import Known
+from udfs.domain.ingest.http_status import CLIENT_CLOSED_REQUEST, is_retryable
 from udfs.domain.ingest.otlp_items import STATUS_ERROR, Span, Value
 
 
@@ -38,7 +39,6 @@ _CONNECTION_LOST: Final = frozenset(
     )
 )
 _REVOKED: Final = frozenset(("revoked", "budgetexceededmidstream"))
-_RETRYABLE_STATUS: Final = frozenset((408, 409, 425, 429))
 _RETRYABLE: Final = frozenset(
     (
         *("timeout", "timeouterror", "apitimeouterror", "readtimeout", "connecttimeout", "deadlineexceeded"),
@@ -67,13 +67,13 @@ def ending_of(span: Span, known: Known) -> Ending:
         return Ending(End.COMPLETED, finish_reason)
     word = _word(error)
     status = status or _http_status(error)
-    if word in _CLIENT_LEFT or status == 499:
+    if word in _CLIENT_LEFT or status == CLIENT_CLOSED_REQUEST:
         return Ending(End.INTERRUPTED, finish_reason, InterruptReason.CLIENT_DISCONNECTED)
     if word in _REVOKED:
         return Ending(End.INTERRUPTED, finish_reason, InterruptReason.REVOKED)
     if word in _CONNECTION_LOST and (known.get("stream") is True or "output_tokens" in known):
         return Ending(End.INTERRUPTED, finish_reason, InterruptReason.CONNECTION_LOST)
-    retryable = status in _RETRYABLE_STATUS or status >= 500 or word in _RETRYABLE or word in _CONNECTION_LOST
+    retryable = is_retryable(status) or word in _RETRYABLE or word in _CONNECTION_LOST
     return Ending(End.FAILED, finish_reason, error_class=error, status=status, retryable=retryable)
 
 

@@ -14,10 +14,10 @@ https://docs.litellm.ai/docs/proxy/logging_spec
 """
 
 import re
-from hashlib import sha256
 from typing import Any, Final
 
 from schemas.events import InterruptReason, UsageSource
+from udfs.domain.ingest.api_key import hashed_key, key_name
 from udfs.domain.ingest.attempt import Attempt, Chunk, End, Usage, events_of
 from udfs.domain.ingest.fields import (
     json_object_of,
@@ -74,7 +74,6 @@ _RETRYABLE_CLASSES: Final = frozenset(
         "MidStreamFallbackError",
     )
 )
-_CLEAR_KEY: Final = "sk-"
 _MAX_ATTEMPT: Final = 1_000
 _MAX_CHOICES: Final = 1 << 20
 
@@ -257,8 +256,8 @@ def _tenant(payload: dict[str, Any], metadata: dict[str, Any]) -> str:
 
 def _key_hash(payload: dict[str, Any], metadata: dict[str, Any]) -> str:
     """The hash of the key. Old versions log the key itself: it is hashed as LiteLLM does, so that both are one key."""
-    found = _named(metadata, "user_api_key_hash") or _named(payload, "api_key") or _named(metadata, "user_api_key")
-    return sha256(found.encode()).hexdigest() if found.startswith(_CLEAR_KEY) else found
+    found = _named(metadata, "user_api_key_hash") or _named(payload, "api_key")
+    return key_name(found) if found else hashed_key(_named(metadata, "user_api_key"))
 
 
 def _session(payload: dict[str, Any], metadata: dict[str, Any]) -> str:

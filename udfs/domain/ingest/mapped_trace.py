@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from schemas.codec import MAX_TIME_US
+from schemas.dead_letters import DeadLetterReason
 from schemas.events import UsageSource
 from udfs.domain.ingest.attempt import Attempt, End, Usage, events_of
 from udfs.domain.ingest.durations import time_after
@@ -24,7 +25,7 @@ from udfs.domain.ingest.fields import (
     tokens,
 )
 from udfs.domain.ingest.mapping import ALL_OTHERS, Mapping, MappingError, Time, Value
-from udfs.domain.ingest.record import Adapter, Foreign, Origin, Reading, UnreadableRecordError
+from udfs.domain.ingest.record import MAX_RECORD_BYTES, Adapter, Foreign, Origin, Reading, UnreadableRecordError
 
 ROW: Final = "row"
 """Header of a record that names its row: the file and its number in it."""
@@ -68,7 +69,10 @@ def _chained(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines, with those put together that a quoted line end divides. A quote that is never closed costs its line."""
+    """Lines, with those put together that a quoted line end divides. A quote that is never closed costs its line.
+
+    What is put together is at most a record and a line more.
+    """
     waiting: list[bytes] = []
     while True:
         line = waiting.pop(0) if waiting else next(lines, None)
@@ -78,12 +82,13 @@ def _joined(lines: Iterator[bytes]) -> Iterator[bytes]:
             yield line
             continue
         row = [line]
-        is_open = True
-        while is_open and len(row) < _MAX_LINES_OF_A_ROW:
+        is_open, row_bytes = True, len(line)
+        while is_open and row_bytes <= MAX_RECORD_BYTES and len(row) < _MAX_LINES_OF_A_ROW:
             following = waiting.pop(0) if waiting else next(lines, None)
             if following is None:
                 break
             row.append(following)
+            row_bytes += len(following)
             is_open = following.count(b'"') % 2 == 0
         if is_open:
             yield line
@@ -172,6 +177,10 @@ def _cells(line: bytes, delimiter: str) -> list[str]:
         # Not splitlines: it divides at characters that end no line of CSV.
         rows = list(csv.reader(re.findall(r"[^\n]*\n|[^\n]+", text), delimiter=delimiter, strict=True))
     except csv.Error as error:
+        # Its limit is one for the whole process, and not ours to change.
+        if "field limit" in str(error):
+            detail = f"a quoted cell has more than {csv.field_size_limit():,} characters"
+            raise UnreadableRecordError(DeadLetterReason.TOO_LARGE, detail) from None
         raise malformed(f"not CSV: {error}") from None
     if len(rows) != 1:
         raise malformed(f"it is {len(rows)} rows of CSV, where one was expected")

@@ -7,10 +7,11 @@ import msgspec
 
 from schemas.dead_letters import DeadLetterReason
 from udfs.domain.ingest.fields import json_object_of, malformed
-from udfs.domain.ingest.record import Reading, Refused, UnreadableRecordError
+from udfs.domain.ingest.record import Reading, UnreadableRecordError
+from udfs.domain.ingest.refusals import Refusals
 
 MAX_OBJECTS: Final = 10_000
-"""More objects in one record are refused: each that can't be read costs a dead letter."""
+"""More objects in one record are refused."""
 
 EMPTY: Final = "empty batches"
 
@@ -22,7 +23,8 @@ ReadObject = Callable[[dict[str, Any], Reading], None]
 
 
 def read_objects(value: bytes, read_object: ReadObject) -> Reading:
-    """Read a JSON object, an array of them, or one a line. Of several, the ones that can't be read are refused alone.
+    """Read a JSON object, an array of them, or one a line. Of several, the ones that can't be read are refused alone,
+    those of one fault together.
 
     Raises UnreadableRecordError where there is but one and it can't be read, or where nothing in it is JSON.
     """
@@ -67,8 +69,10 @@ def _read_each(
         raise UnreadableRecordError(DeadLetterReason.TOO_LARGE, detail) from cause
     if not parts:
         reading.passed_over[EMPTY] += 1
+    refusals = Refusals("object")
     for index, part in enumerate(parts):
         try:
             read_object(json_object_of(part), reading)
         except UnreadableRecordError as unreadable:
-            reading.refused.append(Refused(unreadable.reason, unreadable.detail, index, part))
+            refusals.add(unreadable, index, part)
+    reading.refused += refusals.refused()

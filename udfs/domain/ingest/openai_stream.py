@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from udfs.domain.ingest.fields import malformed, member, members, tokens
-from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, is_retryable, text_of, word
+from udfs.domain.ingest.http_status import is_retryable
+from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, text_of, word
 
 ABORTED: Final = frozenset({"abort", "aborted", "cancelled", "canceled"})
 """Finish reasons of an answer that was broken off: vLLM's abort is an empty delta with that reason, and no error."""

@@ -11,11 +11,9 @@ from udfs.domain.ingest.genai import ModelCall, model_call, session_of
 from udfs.domain.ingest.genai_names import Known, known_attributes
 from udfs.domain.ingest.otlp import otlp_items
 from udfs.domain.ingest.otlp_items import Attributes, LogRecord, Metric, Span, Unreadable
-from udfs.domain.ingest.record import Foreign, Origin, Reading, Refused, UnreadableRecordError
+from udfs.domain.ingest.record import Foreign, Origin, Reading, UnreadableRecordError
+from udfs.domain.ingest.refusals import Refusals
 from udfs.domain.ingest.span_tree import Spans, key_of, places
-
-MAX_REFUSED: Final = 1_000
-"""A request in which more items than that can't be read is refused as a whole: each would be a dead letter."""
 
 LOG_RECORD: Final = "log record"
 EMPTY_REQUEST: Final = "empty request"
@@ -24,10 +22,11 @@ EMPTY_REQUEST: Final = "empty request"
 def read_otlp(record: Foreign, origin: Origin) -> Reading:
     """Read one request of traces, metrics or logs, in protobuf or JSON. Raises UnreadableRecordError.
 
-    An item that can't be read is refused by its index among the items of the request, in order; the others become
-    events. Metrics that add up requests, gen_ai.client.token.usage among them, are passed over by name: the spans tell
-    the same tokens one by one. So do log records, gen_ai.client.inference.operation.details among them, which repeat a
-    span, with its ids, for the sake of the messages.
+    An item that can't be read is refused by its index among the items of the request, in order, together with those of
+    the same fault; the others become events. Metrics that add up requests, gen_ai.client.token.usage among them, are
+    passed over by name: the spans tell the same tokens one by one. So do log records,
+    gen_ai.client.inference.operation.details among them, which repeat a span, with its ids, for the sake of the
+    messages.
     """
     reader = _Reader(record, origin)
     try:
@@ -43,9 +42,10 @@ class _Reader:
         self._received_at_us = record.received_at_us
         self._origin = origin
         self._reading = Reading()
+        self._refusals = Refusals("item")
         self._index = -1
         self._calls: list[ModelCall] = []
-        self._indexes: list[int] = []
+        self._places: list[tuple[int, bytes | msgspec.Raw]] = []
         self._spans = Spans()
         self._resource: Attributes = {}
         self._known: Known = {}
@@ -55,7 +55,7 @@ class _Reader:
         """Take one item: a call waits for the spans around it, a gauge for the others of its backend."""
         self._index += 1
         if isinstance(item, Unreadable):
-            self._refuse(item.error, self._index, item.payload)
+            self._refusals.add(item.error, self._index, item.payload)
         elif isinstance(item, Span):
             self._read_span(item)
         elif isinstance(item, Metric):
@@ -68,7 +68,9 @@ class _Reader:
     def finish(self) -> Reading:
         """What came of it, events in the order of the request."""
         reading = self._reading
-        for call, place, index in zip(self._calls, places(self._calls, self._spans), self._indexes, strict=True):
+        for call, place, (index, payload) in zip(
+            self._calls, places(self._calls, self._spans), self._places, strict=True
+        ):
             if place.passed_over:
                 reading.passed_over[place.passed_over] += 1
                 continue
@@ -78,8 +80,9 @@ class _Reader:
             try:
                 reading.events.extend(events_of(attempt, self._origin))
             except UnreadableRecordError as unreadable:
-                self._refuse(unreadable, index)
+                self._refusals.add(unreadable, index, payload)
         reading.events.extend(self._health.samples())
+        reading.refused = self._refusals.refused()
         if self._index < 0:
             reading.passed_over[EMPTY_REQUEST] += 1
         return reading
@@ -90,11 +93,11 @@ class _Reader:
         try:
             found = model_call(span, self._resource_of(span), self._received_at_us)
         except UnreadableRecordError as unreadable:
-            self._refuse(unreadable, self._index)
+            self._refusals.add(unreadable, self._index, span.payload)
             return
         if isinstance(found, ModelCall):
             self._calls.append(found)
-            self._indexes.append(self._index)
+            self._places.append((self._index, span.payload))
             return
         self._reading.passed_over[found] += 1
         session = session_of(span)
@@ -110,15 +113,13 @@ class _Reader:
         if not tells_health(metric.name) or not metric.points:
             self._reading.passed_over[metric.name[:100] or "metric without a name"] += 1
             return
+        first, count = None, 0
         for point in metric.points:
             at_us = point.at_us or self._received_at_us
             try:
                 self._health.add(metric.name, point.value, at_us, point.attributes, metric.resource)
             except UnreadableRecordError as unreadable:
-                self._refuse(unreadable, self._index)
-
-    def _refuse(self, why: UnreadableRecordError, index: int, payload: bytes = b"") -> None:
-        if len(self._reading.refused) >= MAX_REFUSED:
-            first = self._reading.refused[0].detail
-            raise malformed(f"more than {MAX_REFUSED:,} items can't be read, the first because {first}")
-        self._reading.refused.append(Refused(why.reason, why.detail, index, payload))
+                first, count = first or unreadable, count + 1
+        if first is not None:
+            more = f", and {count - 1:,} more points of the metric" if count > 1 else ""
+            self._refusals.add(UnreadableRecordError(first.reason, first.detail + more), self._index, metric.payload)

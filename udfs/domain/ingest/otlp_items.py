@@ -45,6 +45,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     status_code: int
     resource: Attributes
     scope: str
+    payload: bytes | msgspec.Raw = b""
+    """Its bytes as they came."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +74,7 @@ class Metric(msgspec.Struct, frozen=True, gc=False):
     name: str
     points: Sequence[Point]
     resource: Attributes
+    payload: bytes | msgspec.Raw = b""
 
 
 class Unreadable(msgspec.Struct, frozen=True):

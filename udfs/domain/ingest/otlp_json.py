@@ -153,6 +153,7 @@ def _span(item: msgspec.Raw, resource: Attributes, scope: str) -> Span:
         _enum(wire.status.code, _STATUSES, "status.code") if wire.status else 0,
         resource,
         scope,
+        item,
     )
 
 
@@ -178,7 +179,7 @@ def _log(item: msgspec.Raw, resource: Attributes, scope: str) -> LogRecord:  # n
 def _metric(item: msgspec.Raw, resource: Attributes, scope: str) -> Metric:  # noqa: ARG001 - see _Read
     wire = _decoded(_metric_of, item)
     points = [_point(point) for kind in (wire.gauge, wire.sum) if kind for point in kind.dataPoints or ()]
-    return Metric(wire.name or "", points, resource)
+    return Metric(wire.name or "", points, resource, item)
 
 
 def _point(wire: wire_of.Point) -> Point:

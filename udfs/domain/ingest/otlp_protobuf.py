@@ -119,6 +119,7 @@ def _span(frame: bytes, resource: Attributes, scope: str, pairs: _Pairs) -> Span
         wire.status.code,
         resource,
         scope,
+        frame,
     )
 
 
@@ -142,7 +143,7 @@ def _log(frame: bytes, resource: Attributes, scope: str, pairs: _Pairs) -> LogRe
 def _metric(frame: bytes, resource: Attributes, scope: str, pairs: _Pairs) -> Metric:  # noqa: ARG001 - see _Read
     wire = frames.Metric.FromString(frame)
     points = [_point(point, pairs) for kind in (wire.gauge, wire.sum) for point in kind.points]
-    return Metric(_text(wire.name), points, resource)
+    return Metric(_text(wire.name), points, resource, frame)
 
 
 def _point(frame: bytes, pairs: _Pairs) -> Point:

@@ -8,14 +8,19 @@ import re
 from math import isnan
 from typing import Final
 
+from schemas.dead_letters import DeadLetterReason
 from udfs.domain.ingest.backend_health import BackendHealth, tells_health
 from udfs.domain.ingest.fields import malformed, time_of_milliseconds, time_of_seconds
-from udfs.domain.ingest.record import Foreign, Origin, Reading, Refused, UnreadableRecordError
+from udfs.domain.ingest.record import Foreign, Origin, Reading, UnreadableRecordError
+from udfs.domain.ingest.refusals import Refusals
 
 OTHER_SERIES: Final = "series of another metric"
 NOT_A_NUMBER: Final = "no value (NaN)"
 MAX_LINES: Final = 200_000
-MAX_REFUSED: Final = 1_000
+MAX_LINE_CHARACTERS: Final = 65_536
+MAX_UNREADABLE_LINES: Final = 1_000
+"""A scrape with more samples that can't be meant is refused as a whole."""
+
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][\w:.]*", re.ASCII)
 _QUOTED: Final = r'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -36,13 +41,18 @@ def read_prometheus(record: Foreign, origin: Origin) -> Reading:
         raise malformed(f"the scrape has {len(lines):,} lines, at most {MAX_LINES:,} are read")
     is_open_metrics = "# EOF" in lines[-2:]
     reading, health = Reading(), BackendHealth(origin)
+    refusals = Refusals("line")
     samples = 0
     for index, raw in enumerate(lines):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        name, labels, (value, *more) = _split(line, index)
         samples += 1
+        if len(line) > MAX_LINE_CHARACTERS:
+            detail = f"the line has {len(line):,} characters, at most {MAX_LINE_CHARACTERS:,} are read"
+            refusals.add(UnreadableRecordError(DeadLetterReason.TOO_LARGE, detail), index, raw.encode())
+            continue
+        name, labels, (value, *more) = _split(line, index)
         if not tells_health(name):
             reading.passed_over[OTHER_SERIES] += 1
             continue
@@ -54,11 +64,12 @@ def read_prometheus(record: Foreign, origin: Origin) -> Reading:
             at_us = _time(more, is_open_metrics=is_open_metrics) or record.received_at_us
             health.add(name, measured, at_us, named)
         except UnreadableRecordError as unreadable:
-            if len(reading.refused) >= MAX_REFUSED:
+            if refusals.count >= MAX_UNREADABLE_LINES:
                 raise
-            reading.refused.append(Refused(unreadable.reason, unreadable.detail, index, raw.encode()))
+            refusals.add(unreadable, index, raw.encode())
     if not samples:
         raise malformed("no sample of the Prometheus text format in it")
+    reading.refused = refusals.refused()
     reading.events.extend(health.samples())
     return reading
 
@@ -93,8 +104,8 @@ def _time(after_value: list[str], *, is_open_metrics: bool) -> int:
 
 def _labels(text: str, index: int) -> dict[str, str]:
     found: dict[str, str] = {}
-    at = 0
-    while at < len(text.rstrip()):
+    at, end = 0, len(text.rstrip())
+    while at < end:
         label = _LABEL.match(text, at)
         if label is None:
             raise malformed(f"the labels in line {index + 1} can't be read")

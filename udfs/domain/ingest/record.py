@@ -43,12 +43,14 @@ class Refused(msgspec.Struct, frozen=True):
     """A part of a record, or all of it, that goes to the dead letters.
 
     `index` is that of the part within the record, `payload` its bytes; where they are empty, the record's are meant.
+    `parts` of the record have the same fault; index and payload are those of the first.
     """
 
     reason: DeadLetterReason
     detail: str
     index: int = WHOLE_RECORD
     payload: bytes = b""
+    parts: int = 1
 
 
 class Reading(msgspec.Struct):

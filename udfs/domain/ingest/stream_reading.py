@@ -12,7 +12,8 @@ import msgspec
 
 from schemas.events import UsageSource
 from udfs.domain.ingest.attempt import End, Usage
-from udfs.domain.ingest.fields import malformed, text
+from udfs.domain.ingest.fields import json_of, malformed, text
+from udfs.domain.ingest.http_status import is_retryable
 from udfs.domain.ingest.record import UnreadableRecordError
 from udfs.domain.ingest.sse import ServerSentEvent
 
@@ -20,7 +21,6 @@ DONE: Final = "[DONE]"
 """The data with which OpenAI, and who follows it, ends a stream."""
 
 _WORD_CHARACTERS: Final = 100
-_decode = msgspec.json.Decoder().decode
 
 
 class AnswerError(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,11 +29,6 @@ class AnswerError(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str
     status: int = 0
     retryable: bool = False
-
-
-def is_retryable(status: int) -> bool:
-    """Whether the same request may succeed later: 408, 429 and all from 500 on."""
-    return status in {408, 429} or 500 <= status < 600
 
 
 class AnswerReader(ABC):
@@ -237,25 +232,15 @@ def payloads_of(data: str) -> list[dict[str, Any] | None]:
     if data == DONE:
         return [None]
     try:
-        return objects_of(decode_json(data))
+        return objects_of(json_of(data))
     except UnreadableRecordError:
         lines = [line for line in map(str.strip, data.split("\n")) if line]
         if lines and (len(lines) == 1) and lines[0] != DONE:
             raise
         found: list[dict[str, Any] | None] = []
         for line in lines:
-            found += [None] if line == DONE else objects_of(decode_json(line))
+            found += [None] if line == DONE else objects_of(json_of(line))
         return found
-
-
-def decode_json(data: str | bytes) -> Any:  # noqa: ANN401 - whatever a producer wrote
-    """A value of JSON. Raises UnreadableRecordError, also where it is nested beyond reason."""
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise malformed(f"not JSON: {error}") from None
-    except RecursionError:
-        raise malformed("not read as JSON: nested too deeply") from None
 
 
 def objects_of(value: object) -> list[dict[str, Any] | None]:

@@ -11,7 +11,7 @@ A record is one of
   request_id             names the request for good; the answer's own id stands in
   attempt                0 for the first try of the request
   session, user          the conversation; the caller's user
-  api_key                a name or a hash of the key, never the key itself
+  api_key                a name or a hash of the key; what looks like the key itself is hashed
   provider               OpenTelemetry's gen_ai.provider.name, or a gateway's name of it
   backend, region        who served it, and where
   format                 openai, anthropic or gemini; guessed from the answer where it is left out
@@ -37,8 +37,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from schemas.dead_letters import DeadLetterReason
 from schemas.events import InterruptReason
+from udfs.domain.ingest.api_key import key_name
 from udfs.domain.ingest.attempt import Attempt, Chunk, End, Usage, events_of
 from udfs.domain.ingest.captured_answer import (
     Captured,
@@ -52,6 +52,7 @@ from udfs.domain.ingest.captured_answer import (
     read_answer,
 )
 from udfs.domain.ingest.fields import (
+    json_of,
     malformed,
     member,
     members,
@@ -62,10 +63,11 @@ from udfs.domain.ingest.fields import (
     time_of_seconds,
     tokens,
 )
+from udfs.domain.ingest.http_status import CLIENT_CLOSED_REQUEST, is_retryable
 from udfs.domain.ingest.prompt_estimate import estimated_prompt_tokens
 from udfs.domain.ingest.provider_names import provider_name
-from udfs.domain.ingest.record import MAX_RECORD_BYTES, Foreign, Origin, Reading, UnreadableRecordError
-from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, decode_json, error_in, is_retryable
+from udfs.domain.ingest.record import Foreign, Origin, Reading, UnreadableRecordError
+from udfs.domain.ingest.stream_reading import AnswerError, AnswerReader, error_in
 from udfs.domain.ingest.tokenizer import count_tokens
 
 _CAPTURE_KEYS: Final = ("sse", "chunks", "request", "tenant", "started_at")
@@ -86,15 +88,11 @@ _INTERRUPTIONS: Final[Mapping[str, InterruptReason]] = {
 }
 """Words of `error` that say that the stream broke off, as against the request having failed."""
 
-_CLIENT_CLOSED_REQUEST: Final = 499
 _MAX_ATTEMPT: Final = 2**31
 
 
 def read_transcript(record: Foreign, origin: Origin) -> Reading:
     """Read one captured exchange. Raises UnreadableRecordError where no attempt can be told from it."""
-    if len(record.value) > MAX_RECORD_BYTES:
-        detail = f"the record has {len(record.value):,} bytes, at most {MAX_RECORD_BYTES:,} are read"
-        raise UnreadableRecordError(DeadLetterReason.TOO_LARGE, detail)
     reading = Reading()
     capture, captured = _capture_and_answer(record.value.removeprefix(b"\xef\xbb\xbf"), reading)
     request = member(capture, "request")
@@ -113,7 +111,7 @@ def read_transcript(record: Foreign, origin: Origin) -> Reading:
 def _capture_and_answer(value: bytes, reading: Reading) -> tuple[dict[str, Any], Captured]:
     if not value.lstrip().startswith(b"{"):
         return {}, captured_text(value, reading.passed_over)
-    document = decode_json(value)
+    document = json_of(value)
     if not isinstance(document, dict):
         raise malformed("the record is no JSON object")
     is_capture = any(key in document for key in _CAPTURE_KEYS) or ("response" in document and "type" not in document)
@@ -177,7 +175,7 @@ def _attempt(
         provider=provider_name(name_text(capture.get("provider"), "provider") or reader.provider),
         backend=name_text(capture.get("backend"), "backend"),
         region=name_text(capture.get("region"), "region"),
-        api_key=name_text(capture.get("api_key"), "api_key"),
+        api_key=key_name(name_text(capture.get("api_key"), "api_key")),
         user=name_text(capture.get("user"), "user"),
         stream=captured.is_stream or request.get("stream") is True,
         choices=_asked_choices(request),
@@ -219,7 +217,7 @@ def _broken_off(capture: dict[str, Any]) -> tuple[AnswerError | None, InterruptR
         if not isinstance(retryable, bool):
             retryable = is_retryable(status)
         return AnswerError(error_class=error.error_class, status=status, retryable=retryable), None
-    if status == _CLIENT_CLOSED_REQUEST:
+    if status == CLIENT_CLOSED_REQUEST:
         return None, InterruptReason.CLIENT_DISCONNECTED
     if status >= 400:
         return AnswerError(error_class=f"http_{status}", status=status, retryable=is_retryable(status)), None
