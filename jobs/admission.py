@@ -3,7 +3,6 @@
 python -m jobs.admission --input events.pb.gz --policies policies.yaml --output out
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from jobs.wiring.embedded import JobFailedError, run
 from jobs.wiring.environment import Folders
 from jobs.wiring.file_log import EventFileError
 from jobs.wiring.java import JavaNotFoundError
+from jobs.wiring.job_main import run_main
 from jobs.wiring.names import ADMISSION_JOB, Uid, job_name
 from jobs.wiring.policies import PolicyFileError, load_policies
 from jobs.wiring.settings import DAY_US, AdmissionSettings, SettingsError, load_settings
@@ -115,10 +115,4 @@ def main(
 MISTAKES = (EventFileError, JavaNotFoundError, JobFailedError, PolicyFileError, SettingsError, SnapshotMismatchError)
 
 if __name__ == "__main__":
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(main)
-    try:
-        command()
-    except MISTAKES as mistake:
-        sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
-        raise SystemExit(1) from None
+    run_main(main, MISTAKES)

@@ -3,7 +3,6 @@
 flink run -pym jobs.ingest --config ingest.yaml
 """
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from jobs.wiring.cluster import submit
 from jobs.wiring.foreign_adapters import ForeignAdapterError, adapter_of
+from jobs.wiring.job_main import run_main
 from jobs.wiring.names import INGEST_JOB, Uid
 from jobs.wiring.settings import IngestSettings, SettingsError, load_job_settings
 from jobs.wiring.snapshot_check import SnapshotMismatchError
@@ -58,10 +58,4 @@ def main(config: Annotated[Path, typer.Option("--config", "-c", help="YAML file 
 MISTAKES = (ForeignAdapterError, SettingsError, SnapshotMismatchError)
 
 if __name__ == "__main__":
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(main)
-    try:
-        command()
-    except MISTAKES as mistake:
-        sys.stderr.write("".join(f"headrace: {line}\n" for line in str(mistake).splitlines()))
-        raise SystemExit(1) from None
+    run_main(main, MISTAKES)

@@ -9,13 +9,11 @@ from typing import Final
 import msgspec
 
 from jobs.wiring.foreign_files import (
-    SHIPPED_MAPPINGS,
     ForeignFile,
     ForeignFileError,
     Reader,
-    load_mapping,
     reader_of_format,
-    reader_of_mapping,
+    reader_of_shipped,
     shipped_mappings,
 )
 from schemas.dead_letters import DeadLetterReason
@@ -67,13 +65,11 @@ def readers() -> Iterator[Reader]:
     """Of every format and every mapping that is shipped."""
     for known in FORMATS.values():
         yield reader_of_format(known)
-    for name in shipped_mappings():
-        yield reader_of_mapping(name, load_mapping(SHIPPED_MAPPINGS / f"{name}.yaml"))
+    yield from map(reader_of_shipped, shipped_mappings())
 
 
-def diagnose(path: Path, received_at_us: int = 0) -> Diagnosis:
+def diagnose(path: Path) -> Diagnosis:
     """Find out what a file is, and read all of it. Raises ForeignFileError where it can't be opened."""
-    # Where a time is missing, that is one fault among others, and not the reason that nothing is read.
     best, best_score = None, (0, 0)
     for reader in readers():
         score = _tried(reader, path)
@@ -81,13 +77,14 @@ def diagnose(path: Path, received_at_us: int = 0) -> Diagnosis:
             best, best_score = reader, score
     if best is None:
         return Diagnosis(file=str(path), looks_like=_look_of(path))
-    return _examined(best, path, received_at_us)
+    return _examined(best, path)
 
 
 def _tried(reader: Reader, path: Path) -> tuple[int, int]:
     """How many of the first records lead to events, less those that are refused; and how many events."""
     readable = refused = events = 0
     try:
+        # Where a time is missing, that is one fault among others, and not the reason that nothing is read.
         for number, placed in enumerate(reader.records(ForeignFile(path, received_at_us=1)), start=1):
             reading = read_foreign(reader.adapter, placed.record, _TRIED)
             readable += bool(reading.events or (reader.refuses_others and reading.passed_over))
@@ -107,12 +104,12 @@ _TRIED: Final = Origin(source="doctor", tenant=NO_TENANT, backend=NO_TENANT)
 _ORIGIN: Final = Origin(source="doctor", tenant=NO_TENANT)
 
 
-def _examined(reader: Reader, path: Path, received_at_us: int) -> Diagnosis:
+def _examined(reader: Reader, path: Path) -> Diagnosis:
     records = readable = events = without_tenant = 0
     passed_over: Counter[str] = Counter()
     kinds: dict[tuple[str, str], list[int]] = {}
     details: dict[tuple[str, str], str] = {}
-    for placed in reader.records(ForeignFile(path, received_at_us)):
+    for placed in reader.records(ForeignFile(path)):
         records += 1
         reading = read_foreign(reader.adapter, placed.record, _ORIGIN)
         readable += not reading.refused

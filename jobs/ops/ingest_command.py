@@ -12,18 +12,19 @@ from rich.table import Table
 from jobs.ops.figures import count, printable
 from jobs.ops.foreign_reading import Account, ForeignReading, opened
 from jobs.ops.log_options import JsonOption
+from jobs.ops.log_target import log_target
 from jobs.ops.outputs import dead_letters_to
 from jobs.ops.run_command import BATCH_AGE_US, progress_on
 from jobs.wiring.event_file_writer import write_event_file, write_json_lines
 from jobs.wiring.event_files import EventFormat, format_of_name
 from jobs.wiring.foreign_files import (
-    SHIPPED_MAPPINGS,
     ForeignFile,
     ForeignFileError,
     Reader,
     load_mapping,
     reader_of_format,
     reader_of_mapping,
+    reader_of_shipped,
     shipped_mappings,
 )
 from jobs.wiring.settings import load_settings
@@ -73,9 +74,7 @@ def ingest(
     inputs = opened(files, received_us)
     if reader.names_rows:
         _refuse_namesakes(inputs)
-    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
-    for target in (to, aside):
-        _refuse_target([*files, mapping] if mapping is not None else files, target)
+    aside = log_target(to, [*files, mapping] if mapping is not None else files)
     origin = _origin(source or reader.name, tenant, region, backend)
     with dead_letters_to(aside) as put_aside:
         reading = ForeignReading(reader, origin, put_aside)
@@ -134,7 +133,7 @@ def _reader(source_format: str | None, mapping: Path | None) -> Reader:
     if source_format in FORMATS:
         return reader_of_format(FORMATS[source_format])
     if source_format in shipped_mappings():
-        return reader_of_mapping(source_format, load_mapping(SHIPPED_MAPPINGS / f"{source_format}.yaml"))
+        return reader_of_shipped(source_format)
     known = ", ".join((*FORMATS, *shipped_mappings()))
     raise ForeignFileError(f"--from {source_format}: no such format; known are {known}")
 
@@ -144,11 +143,6 @@ def _time(received_at: str | None) -> int:
         return time_of_iso(received_at, "--received-at") or 0
     except UnreadableRecordError as error:
         raise ForeignFileError(error.detail) from error
-
-
-def _refuse_target(files: list[Path], to: Path) -> None:
-    if any(to.exists() and path.exists() and to.samefile(path) for path in files):
-        raise ForeignFileError(f"{to}: is among the files to read; name another log with --to")
 
 
 def _show(account: Account, reasons: dict[str, int], to: Path, aside: Path) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from jobs.ops.figures import count, printable
 from jobs.ops.log_options import JsonOption
 from jobs.ops.outputs import write_dead_letters
-from jobs.ops.run_command import BATCH_AGE_US, EventLog, progress_on, refuse_target
+from jobs.ops.run_command import BATCH_AGE_US, EventLog, batch_log_target, progress_on
 from jobs.wiring.event_file_writer import write_event_file
 from jobs.wiring.file_log import plan_files
 from jobs.wiring.settings import load_settings
@@ -43,7 +43,7 @@ def merge_logs(
     merged log can be merged again with what comes later. All events are held in memory. The exit status is 1 if
     something could not be read, could only have been guessed, or was told differently by two sites.
     """
-    refuse_target(files, to)
+    aside = batch_log_target(to, files)
     shards = load_settings().shard_count
     logs = [EventLog(plan_files([path]), shards, with_provenance=True) for path in files]
     with progress_on(Console(stderr=True)) as steps:
@@ -51,7 +51,6 @@ def merge_logs(
             merged = merge(*(log.events() for log in logs))
         with steps.step("Writing"):
             write_event_file(to, merged.events, shard_count=shards, batch_age_us=BATCH_AGE_US)
-    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
     reasons = dict(write_dead_letters([letter for log in logs for letter in log.dead], aside))
     if as_json:
         facts = {"log": str(to), "read": merged.read, "events": len(merged.events), "dead_letters": reasons}

@@ -17,6 +17,7 @@ from jobs.admission import build
 from jobs.ops import azure_trace
 from jobs.ops.figures import printable
 from jobs.ops.lateness import LatenessWatch
+from jobs.ops.log_target import log_target
 from jobs.ops.older_schema import OlderSchema
 from jobs.ops.outputs import (
     ODD_COUNTS,
@@ -281,10 +282,7 @@ def convert(
     What can't be read goes to the file named like the log with .dead-letters.jsonl, and the exit status is 1. With
     --schema, fields that the older version lacks are left out and told; where one is critical, nothing is written.
     """
-    refuse_target(files, to)
-    aside = to.with_name(f"{to.name}.dead-letters.jsonl")
-    if any(aside.exists() and path.exists() and aside.samefile(path) for path in files):
-        raise EventFileError(f"{aside}: is among the files to read, and dead letters of {to} go there; rename it")
+    aside = batch_log_target(to, files)
     older = OlderSchema(schema)
     watch = LatenessWatch()
     shard_count = load_settings().shard_count
@@ -315,9 +313,8 @@ def convert(
         raise typer.Exit(1)
 
 
-def refuse_target(files: list[Path], to: Path) -> None:
-    """A log must not be written over what it is made from, nor under another format's name."""
+def batch_log_target(to: Path, inputs: list[Path]) -> Path:
+    """As `log_target`, for a log of batches: it must not have another format's name. Raises EventFileError."""
     if format_of_name(to) is not EventFormat.PROTOBUF:
         raise EventFileError(f"{to}: a log of batches is named .pb or .pb.gz")
-    if any(to.exists() and path.exists() and to.samefile(path) for path in files):
-        raise EventFileError(f"{to}: is among the files to read; name another file to write")
+    return log_target(to, inputs)

@@ -178,3 +178,8 @@ def reader_of_mapping(name: str, mapping: Mapping) -> Reader:
     """For traces, by a mapping."""
     names_rows = not mapping.request_id
     return Reader(name, mapped_adapter(mapping), lambda file: file.rows(mapping), names_rows=names_rows)
+
+
+def reader_of_shipped(name: str) -> Reader:
+    """For traces whose mapping comes with Headrace: one of `shipped_mappings`."""
+    return reader_of_mapping(name, load_mapping(SHIPPED_MAPPINGS / f"{name}.yaml"))

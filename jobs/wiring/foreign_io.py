@@ -1,6 +1,6 @@
 """Foreign topics as sources of a job: each is read and parsed in a vectorised UDF and comes out as batches by shard.
 
-A UDF with a model of its own process: what a bad record does to it (time, memory) is done to nobody else.
+UDFs of this kind run in a process of their own: what a bad record costs it, time or memory, it costs nobody else.
 """
 
 import time
@@ -88,7 +88,7 @@ class ForeignTables:
         tables = self.kafka.tables
         uid = Uid.HEARTBEATS.value
         every_s = self._settings.heartbeat_seconds
-        # A record every so many seconds, of which only that it came matters.
+        # A record a second, of which only that it came matters.
         tables.execute_sql(
             f"CREATE TEMPORARY TABLE `{uid}` (`tick` BIGINT) WITH ('connector' = 'datagen', 'rows-per-second' = '1')"
         )

@@ -9,10 +9,9 @@ import msgspec
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from jobs.wiring.foreign_files import SHIPPED_MAPPINGS, load_mapping
+from jobs.wiring.foreign_files import reader_of_shipped
 from tests.bench.figure import Figure
 from udfs.domain.ingest.formats import FORMATS
-from udfs.domain.ingest.mapped_trace import mapped_adapter
 from udfs.domain.ingest.record import Adapter, Foreign, Origin, read_foreign
 
 BestRate = Callable[[int, Callable[[], object]], float]
@@ -149,7 +148,7 @@ def read_all(adapter: Adapter, records: list[Foreign]) -> int:
 def bench_adapters(best_rate: BestRate) -> list[Figure]:
     """Records, spans or chunks a second of each adapter."""
     request = otlp_request()
-    mooncake = mapped_adapter(load_mapping(SHIPPED_MAPPINGS / "mooncake.yaml"))
+    mooncake = reader_of_shipped("mooncake").adapter
     payloads = [litellm_payload(number) for number in range(RECORDS)]
     rows = [mooncake_row(number) for number in range(RECORDS)]
     chunks = [line.removeprefix(b"data: ") for line in stream().split(b"\n\n") if line.startswith(b"data: {")]

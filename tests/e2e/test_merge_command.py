@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.ops.run_command import EventLog
-from jobs.wiring.event_file_writer import write_event_file
+from jobs.wiring.event_file_writer import write_event_file, write_json_lines
 from jobs.wiring.file_log import plan_files
 from schemas.events import Event, TokensGenerated
 from tests.e2e.test_command_line import headrace, mistake
@@ -66,3 +66,10 @@ def test_a_log_is_not_written_over_one_of_the_sites(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["none.pb", "none.jsonl"])
 def test_a_site_without_a_log_is_told(tmp_path: Path, name: str) -> None:
     assert name in mistake("merge", tmp_path / name, "--to", tmp_path / "merged.pb")
+
+
+def test_dead_letters_of_a_merged_log_are_not_written_over_one_of_the_sites(tmp_path: Path) -> None:
+    site = tmp_path / "merged.pb.dead-letters.jsonl"
+    write_json_lines(site, CLOUD)
+    assert "is among the files to read" in mistake("merge", site, "--to", tmp_path / "merged.pb")
+    assert site.exists()

@@ -45,12 +45,6 @@ def said_status(of: dict[str, Any], *names: str) -> int:
     return found if found < 1_000 else 0
 
 
-def object_in(of: dict[str, Any], name: str) -> dict[str, Any]:
-    """The object `name`; {} where something else stands: Lua writes an empty object as an empty array."""
-    found = of.get(name)
-    return found if isinstance(found, dict) else {}
-
-
 def is_without_completion(path: str) -> bool:
     """Whether a request to this path is answered with no text."""
     return any(ending in path for ending in _EMBEDDING_PATHS)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from schemas.events import InterruptReason, UsageSource
 from udfs.domain.ingest.access_log import (
     is_without_completion,
-    object_in,
     said,
     said_status,
     said_text,
@@ -23,7 +22,7 @@ from udfs.domain.ingest.access_log import (
     time_after_milliseconds,
 )
 from udfs.domain.ingest.attempt import Attempt, End, Usage, events_of
-from udfs.domain.ingest.fields import json_object_of, missing, time_of_iso
+from udfs.domain.ingest.fields import json_object_of, missing, object_in, time_of_iso
 from udfs.domain.ingest.http_status import CLIENT_CLOSED_REQUEST, is_retryable
 from udfs.domain.ingest.objects import read_objects
 from udfs.domain.ingest.provider_names import provider_name

@@ -88,6 +88,12 @@ def member(of: object, name: str) -> dict[str, Any]:
     raise malformed(f"{name} is {_kind_of(found)}, it must be an object")
 
 
+def object_in(of: object, name: str) -> dict[str, Any]:
+    """The same where anything may stand: {} for it. What is redacted is a string, and Lua's empty object an array."""
+    found = of.get(name) if isinstance(of, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def members(of: object, name: str) -> list[Any]:
     """The array `name` of an object; [] where it is left out or null. Raises UnreadableRecordError for other types."""
     found = of.get(name) if isinstance(of, dict) else None

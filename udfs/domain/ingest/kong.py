@@ -16,7 +16,6 @@ from typing import Any, Final
 from schemas.events import InterruptReason, UsageSource
 from udfs.domain.ingest.access_log import (
     is_without_completion,
-    object_in,
     said,
     said_status,
     said_text,
@@ -24,7 +23,7 @@ from udfs.domain.ingest.access_log import (
     time_after_milliseconds,
 )
 from udfs.domain.ingest.attempt import Attempt, End, Usage, events_of
-from udfs.domain.ingest.fields import missing, name_text, time_of_milliseconds
+from udfs.domain.ingest.fields import missing, name_text, object_in, time_of_milliseconds
 from udfs.domain.ingest.http_status import CLIENT_CLOSED_REQUEST, is_retryable
 from udfs.domain.ingest.objects import read_objects
 from udfs.domain.ingest.provider_names import provider_name

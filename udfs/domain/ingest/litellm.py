@@ -24,6 +24,7 @@ from udfs.domain.ingest.fields import (
     member,
     missing,
     name_text,
+    object_in,
     text,
     time_of_iso,
     time_of_seconds,
@@ -119,13 +120,13 @@ def _usage(payload: dict[str, Any], metadata: dict[str, Any]) -> tuple[Usage, li
     if _is_true(payload.get("cache_hit")):
         return Usage(source=UsageSource.REPORTED), [CACHED_USAGE]
     response = payload.get("response")
-    detail = _object(metadata.get("usage_object")) or _object(_object(response).get("usage"))
+    detail = object_in(metadata, "usage_object") or object_in(response, "usage")
     prompt = tokens(payload.get("prompt_tokens"), "prompt_tokens") or 0
     completion = tokens(payload.get("completion_tokens"), "completion_tokens") or 0
     if not prompt and not completion:
         prompt = _first(detail, "prompt_tokens", "input_tokens")
         completion = _first(detail, "completion_tokens", "output_tokens")
-    of_prompt = _object(detail.get("prompt_tokens_details")) or _object(detail.get("input_tokens_details"))
+    of_prompt = object_in(detail, "prompt_tokens_details") or object_in(detail, "input_tokens_details")
     cached = _first(of_prompt, "cached_tokens") or _first(detail, "cache_read_input_tokens")
     written = _first(of_prompt, "cache_creation_tokens", "cache_write_tokens") or _first(
         detail, "cache_creation_input_tokens"
@@ -157,7 +158,7 @@ def _first(of: dict[str, Any], *names: str) -> int:
 def _attempt(
     payload: dict[str, Any], metadata: dict[str, Any], usage: Usage, call_type: str, record: Foreign
 ) -> Attempt:
-    error = _object(payload.get("error_information")) or _object(metadata.get("error_information"))
+    error = object_in(payload, "error_information") or object_in(metadata, "error_information")
     end, status = _end(payload, metadata, error)
     error_class = name_text(error.get("error_class"), "error_class")
     started_at_us, first_token_at_us, ended_at_us = _times(payload, record)
@@ -167,7 +168,7 @@ def _attempt(
         "stream" not in payload and started_at_us < first_token_at_us < ended_at_us
     )
     has_first_token = stream and usage.completion_tokens >= 1 and started_at_us <= first_token_at_us <= ended_at_us
-    parameters = _object(payload.get("model_parameters"))
+    parameters = object_in(payload, "model_parameters")
     return Attempt(
         request_id=_named(payload, "id", "request_id", "litellm_call_id"),
         attempt=_attempt_number(payload, metadata),
@@ -231,7 +232,7 @@ def _time(value: object, name: str) -> int | None:
 
 
 def _attempt_number(payload: dict[str, Any], metadata: dict[str, Any]) -> int:
-    headers = _object(_object(payload.get("hidden_params")).get("additional_headers"))
+    headers = object_in(object_in(payload, "hidden_params"), "additional_headers")
     for holder, name in (
         (metadata, "attempted_retries"),
         (headers, "x-litellm-attempted-retries"),
@@ -261,24 +262,19 @@ def _key_hash(payload: dict[str, Any], metadata: dict[str, Any]) -> str:
 
 
 def _session(payload: dict[str, Any], metadata: dict[str, Any]) -> str:
-    requester = _object(metadata.get("requester_metadata"))
+    requester = object_in(metadata, "requester_metadata")
     return _named(requester, "session_id") or _named(payload, "session_id", "trace_id")
 
 
 def _finish_reason(response: object) -> str:
     """Of the first choice. The response may be left out, or be a string where messages are not logged."""
-    choices = _object(response).get("choices")
+    choices = response.get("choices") if isinstance(response, dict) else None
     first = choices[0] if isinstance(choices, list) and choices else None
-    found = _object(first).get("finish_reason")
+    found = first.get("finish_reason") if isinstance(first, dict) else None
     return name_text(found, "finish_reason") if isinstance(found, str) else ""
 
 
 # --- single values ------------------------------------------------------------------------------------------------
-
-
-def _object(value: object) -> dict[str, Any]:
-    """An object, or an empty one where something else stands: parts that are redacted become strings."""
-    return value if isinstance(value, dict) else {}
 
 
 def _named(of: dict[str, Any], *names: str) -> str:
